@@ -1,0 +1,2 @@
+//! The `tier-bench` command.
+fn main() {}

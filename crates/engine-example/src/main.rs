@@ -1,0 +1,2 @@
+//! The `tier` command.
+fn main() {}
