@@ -1,8 +1,64 @@
-//! The vocabulary of Mixture-of-Experts routing.
+//! The vocabulary of Mixture-of-Experts routing, and the traces of it.
+//!
+//! A [`Route`] is what one token chose at one layer, a [`LayerPass`] the routes of one
+//! layer of one forward pass. A [`Recorder`] takes passes on the decode thread without
+//! ever making it wait and writes them to a [`JsonlWriter`]'s file; a [`JsonlReader`]
+//! gives them back, and says exactly what is wrong with a file that is not a trace.
+//!
+//! ```
+//! use router_trace::{
+//!     DEFAULT_CAPACITY_BYTES, JsonlReader, JsonlWriter, ModelShape, PassInfo, PassKind, Phase,
+//!     Recorder, Tail, TraceHeader,
+//! };
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let header = TraceHeader {
+//!     model_name: "two layers".into(),
+//!     shape: ModelShape { moe_layers: vec![1, 2], n_experts: 8, top_k: 2 },
+//!     expert_bytes: None,
+//!     created_by: "an example".into(),
+//! };
+//! # let dir = tempfile::tempdir()?;
+//! # let path = dir.path().join("trace.jsonl");
+//! let writer = JsonlWriter::create(&path, &header)?;
+//! let mut recorder = Recorder::spawn(writer, DEFAULT_CAPACITY_BYTES)?;
+//! for layer in [1, 2] {
+//!     let info = PassInfo {
+//!         step: 0,
+//!         position: 0,
+//!         layer,
+//!         phase: Phase::Decode,
+//!         kind: PassKind::Normal,
+//!     };
+//!     recorder.record(info, &[5, 0]); // best score first; never waits
+//! }
+//! let summary = recorder.finish()?;
+//! assert_eq!((summary.records, summary.dropped.records), (2, 0));
+//!
+//! for pass in JsonlReader::open(&path, Tail::Strict)? {
+//!     let pass = pass?;
+//!     assert_eq!(pass.routes().next().unwrap().experts(), [5, 0]);
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! What it does not do: it knows no weights, no files but traces and no operating system;
+//! it does not decide what to cache, and it reads no other program's traces.
 #![forbid(unsafe_code)]
 
+mod error;
+pub mod format;
 mod ids;
+mod pass;
+mod recorder;
 mod route;
 
+pub use error::TraceError;
+pub use format::jsonl::{
+    Dropped, JsonlReader, JsonlWriter, Tail, TornTail, Trace, TraceHeader, TraceSummary, read_all,
+};
 pub use ids::{ExpertId, ModelShape};
+pub use pass::{LayerPass, PassInfo};
+pub use recorder::{DEFAULT_CAPACITY_BYTES, MAX_CAPACITY_BYTES, MIN_CAPACITY_BYTES, Recorder};
 pub use route::{MAX_TOP_K, PassKind, Phase, Route};

@@ -1,0 +1,3 @@
+//! Trace files: one module a format.
+
+pub mod jsonl;
