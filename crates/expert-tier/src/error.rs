@@ -1,4 +1,6 @@
+use crate::pool::{Dtype, FileIdentity, PartRole};
 use router_trace::ExpertId;
+use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
@@ -27,6 +29,377 @@ pub enum TierError {
         /// Experts the layer has.
         in_layer: usize,
     },
+    /// A file is no longer the one that was opened.
+    #[error(
+        "{}: changed since the pool was opened (was inode {} with {} bytes, is inode {} with {} bytes)",
+        path.display(), opened.ino, opened.len, found.ino, found.len
+    )]
+    FileChanged {
+        /// The file.
+        path: PathBuf,
+        /// What it was.
+        opened: Box<FileIdentity>,
+        /// What it is.
+        found: Box<FileIdentity>,
+    },
+    /// A demand read failed: the token fails with it, nothing is made up.
+    #[error(
+        "{}: reading bytes {offset} to {} of {file_len} failed: {source}",
+        path.display(), offset + len
+    )]
+    Fill {
+        /// The file.
+        path: PathBuf,
+        /// First byte of the piece.
+        offset: u64,
+        /// Its length.
+        len: u64,
+        /// The file's length when the read failed.
+        file_len: u64,
+        /// The system's answer.
+        #[source]
+        source: io::Error,
+    },
+    /// The file system does not do direct reads.
+    #[error("{}: cannot be opened for direct reads: {source}", path.display())]
+    DirectUnavailable {
+        /// The file.
+        path: PathBuf,
+        /// The system's answer.
+        #[source]
+        source: io::Error,
+    },
+    /// Memory that could not be had.
+    #[error("{what} needs {bytes} bytes of memory: {source}")]
+    Memory {
+        /// For what.
+        what: &'static str,
+        /// How much.
+        bytes: usize,
+        /// The system's answer.
+        #[source]
+        source: io::Error,
+    },
+    /// Memory that cannot be locked.
+    #[error(
+        "{what} cannot be locked: {bytes} bytes wanted, {limit} is {limit_bytes} bytes{}",
+        Because(source.as_ref())
+    )]
+    Lock {
+        /// What was to be locked.
+        what: &'static str,
+        /// Its size.
+        bytes: u64,
+        /// Which limit is in the way.
+        limit: &'static str,
+        /// That limit.
+        limit_bytes: u64,
+        /// The system's answer; `None` if it was not asked, since it would have killed.
+        #[source]
+        source: Option<io::Error>,
+    },
+    /// Threads that could not be started.
+    #[error("cannot start {threads} fill threads: {reason}")]
+    Threads {
+        /// How many.
+        threads: usize,
+        /// Why not.
+        reason: String,
+    },
+    /// A setting outside its limits.
+    #[error("{what} is {value}, must be {min} to {max}")]
+    SettingLimit {
+        /// The setting.
+        what: &'static str,
+        /// Its value.
+        value: u64,
+        /// The least allowed.
+        min: u64,
+        /// The most allowed.
+        max: u64,
+    },
+    /// A header claims more bytes than any header may have.
+    #[error("{}: the header says it has {claimed} bytes, at most {cap} are allowed", path.display())]
+    HeaderTooLarge {
+        /// The file.
+        path: PathBuf,
+        /// Bytes the file claims.
+        claimed: u64,
+        /// Bytes allowed.
+        cap: u64,
+    },
+    /// The file ends inside its header.
+    #[error("{}: the header needs {needed} bytes, the file has {present}", path.display())]
+    HeaderTruncated {
+        /// The file.
+        path: PathBuf,
+        /// Bytes from the start of the file to the end of the header.
+        needed: u64,
+        /// Bytes of the file.
+        present: u64,
+    },
+    /// A header or an index is not what its format says.
+    #[error("{}: invalid header: {}{reason}", path.display(), Of(tensor.as_deref()))]
+    HeaderInvalid {
+        /// The file.
+        path: PathBuf,
+        /// The tensor or entry, if the fault lies in one.
+        tensor: Option<String>,
+        /// What is wrong, with the value found.
+        reason: String,
+    },
+    /// Ranges of tensors are reversed, overlap or leave bytes to nobody.
+    #[error("{}: tensor {tensor}: {problem}", path.display())]
+    BadOffsets {
+        /// The file.
+        path: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// What is wrong, with both numbers.
+        problem: OffsetProblem,
+    },
+    /// A tensor's range has another length than its shape needs.
+    #[error(
+        "{}: tensor {tensor}: {dtype:?} {shape:?} needs {needed} bytes, its range has {present}",
+        path.display()
+    )]
+    SizeMismatch {
+        /// The file.
+        path: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// Its element type.
+        dtype: Dtype,
+        /// Its shape.
+        shape: Vec<u64>,
+        /// Bytes the shape needs.
+        needed: u64,
+        /// Bytes of the range.
+        present: u64,
+    },
+    /// A tensor's size does not fit 64 bits.
+    #[error("{}: tensor {tensor}: the size of {dtype:?} {shape:?} does not fit 64 bits", path.display())]
+    Overflow {
+        /// The file.
+        path: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// Its element type.
+        dtype: Dtype,
+        /// Its shape.
+        shape: Vec<u64>,
+    },
+    /// The file ends before its last tensor does.
+    #[error(
+        "{}: cut file: tensor {tensor} needs the file to have {needed} bytes, it has {present}",
+        path.display()
+    )]
+    TruncatedData {
+        /// The file.
+        path: PathBuf,
+        /// The last tensor.
+        tensor: String,
+        /// Bytes the file needs.
+        needed: u64,
+        /// Bytes the file has.
+        present: u64,
+    },
+    /// A name stands twice where names must be unique.
+    #[error("{}: {name} is there twice{}", path.display(), AlsoIn(other.as_deref()))]
+    DuplicateName {
+        /// The file.
+        path: PathBuf,
+        /// The tensor or entry.
+        name: String,
+        /// The other file, or the other spelling, if it is another.
+        other: Option<String>,
+    },
+    /// An index names a file outside the model's folder.
+    #[error("{}: entry {entry}: unsafe file name {value:?}: {reason}", index.display())]
+    UnsafePath {
+        /// The index.
+        index: PathBuf,
+        /// The entry.
+        entry: String,
+        /// The name as it stands there.
+        value: String,
+        /// Why it is refused.
+        reason: &'static str,
+    },
+    /// Files that the index names are not there.
+    #[error(
+        "{}: {present} of {total} shards present, missing {}: {unreachable} of {tensors} tensors \
+         are unreachable; this looks like an unfinished download",
+        index.display(), missing.join(", ")
+    )]
+    MissingShard {
+        /// The index.
+        index: PathBuf,
+        /// Every missing file.
+        missing: Vec<String>,
+        /// Shards that are there.
+        present: usize,
+        /// Shards that the index names.
+        total: usize,
+        /// Tensors in missing shards.
+        unreachable: usize,
+        /// Tensors that the index names.
+        tensors: usize,
+    },
+    /// Index and shards disagree.
+    #[error("{}: tensor {tensor}: {reason}", index.display())]
+    ShardSetInconsistent {
+        /// The index.
+        index: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// What the index says and what was found.
+        reason: String,
+    },
+    /// There is more than one way to understand what was given.
+    #[error("{}: ambiguous: {reason}", path.display())]
+    Ambiguous {
+        /// The file or folder.
+        path: PathBuf,
+        /// The choices.
+        reason: String,
+    },
+    /// The content of the file has not arrived yet.
+    #[error("{}: incomplete download: {reason}", path.display())]
+    IncompleteDownload {
+        /// The file or folder.
+        path: PathBuf,
+        /// What it is and what to do.
+        reason: String,
+    },
+    /// The file is something else.
+    #[error("{}: not a model: {reason}", path.display())]
+    NotAModel {
+        /// The file or folder.
+        path: PathBuf,
+        /// What it is.
+        reason: String,
+    },
+    /// Healthy, but nothing this version can use.
+    #[error("{}: {thing}: unsupported: {reason}", path.display())]
+    Unsupported {
+        /// The file.
+        path: PathBuf,
+        /// The tensor, key or format.
+        thing: String,
+        /// What is wanted and what was found.
+        reason: String,
+    },
+    /// A number is larger than this version can hold.
+    #[error("{}: {what} is {value}, at most {most} is possible", path.display())]
+    Limit {
+        /// The file.
+        path: PathBuf,
+        /// What is too large.
+        what: String,
+        /// Its value.
+        value: u64,
+        /// The largest possible.
+        most: u64,
+    },
+    /// A value of the config is missing, has another type or contradicts another.
+    #[error("{}: {key}: {reason}", path.display())]
+    ConfigValue {
+        /// The config.
+        path: PathBuf,
+        /// The key.
+        key: String,
+        /// What is wanted and what stands there.
+        reason: String,
+    },
+    /// Config and checkpoint disagree about the experts of a layer.
+    #[error("{}: layer {layer}: {problem}", path.display())]
+    ExpertSet {
+        /// The checkpoint.
+        path: PathBuf,
+        /// The layer.
+        layer: u16,
+        /// What is wanted and what was found.
+        problem: ExpertSetProblem,
+    },
+    /// A tensor's shape is not the one the config (or its own weight) asks for.
+    #[error("{}: tensor {tensor}: needs {needed}, is {present}", path.display())]
+    ShapeMismatch {
+        /// The file.
+        path: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// The shape needed and why.
+        needed: String,
+        /// The shape it has.
+        present: String,
+    },
+    /// The head is neither in the checkpoint nor tied to the embedding.
+    #[error("{}: {tensor} is not there, and tie_word_embeddings is {setting}", path.display())]
+    HeadMissing {
+        /// The checkpoint.
+        path: PathBuf,
+        /// The tensor that is wanted.
+        tensor: &'static str,
+        /// The setting, with its origin.
+        setting: String,
+    },
+}
+
+/// What is wrong with a tensor's range; numbers are bytes from the start of the data section.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages say what the fields are")]
+pub enum OffsetProblem {
+    #[error("its range begins at {begin}, after its end {end}")]
+    Reversed { begin: u64, end: u64 },
+    #[error("its range [{begin},{end}) overlaps {other}, which ends at {other_end}")]
+    Overlap { begin: u64, end: u64, other: String, other_end: u64 },
+    #[error("bytes [{begin},{end}) before it belong to no tensor")]
+    Hole { begin: u64, end: u64 },
+    #[error("its range [{begin},{end}) lies past the data section of {data_len} bytes")]
+    Outside { begin: u64, end: u64, data_len: u64 },
+    #[error("it is the last and ends at {end}, but the data section has {data_len} bytes")]
+    Trailing { end: u64, data_len: u64 },
+}
+
+/// How the experts of a layer differ from what the config says.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages say what the fields are")]
+pub enum ExpertSetProblem {
+    #[error("the config asks for {wanted} experts there, the checkpoint has none")]
+    NoExperts { wanted: usize },
+    #[error("the config makes it dense, the checkpoint has {found} experts there")]
+    ShouldBeDense { found: usize },
+    #[error("expert {index} is missing ({wanted} experts wanted, {found} found)")]
+    Missing { index: usize, wanted: usize, found: usize },
+    #[error("expert {index} is one too many ({wanted} experts wanted, {found} found)")]
+    TooMany { index: usize, wanted: usize, found: usize },
+    #[error("expert {index} has no {role:?} tensor")]
+    NoPart { index: u16, role: PartRole },
+}
+
+struct Because<'a>(Option<&'a io::Error>);
+
+impl fmt::Display for Because<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.map_or(Ok(()), |error| write!(f, ": {error}"))
+    }
+}
+
+struct Of<'a>(Option<&'a str>);
+
+impl fmt::Display for Of<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.map_or(Ok(()), |name| write!(f, "{name}: "))
+    }
+}
+
+struct AlsoIn<'a>(Option<&'a str>);
+
+impl fmt::Display for AlsoIn<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.map_or(Ok(()), |other| write!(f, ", also as or in {other}"))
+    }
 }
 
 impl TierError {
@@ -35,7 +408,33 @@ impl TierError {
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Io { .. } => "io",
-            Self::UnknownExpert { .. } => "config-inconsistent",
+            Self::FileChanged { .. } | Self::Fill { .. } => "io-changed",
+            Self::DirectUnavailable { .. } => "device-unavailable",
+            Self::Memory { .. }
+            | Self::Lock { .. }
+            | Self::Threads { .. }
+            | Self::SettingLimit { .. } => "limit",
+            Self::HeaderTooLarge { .. } => "header-too-large",
+            Self::HeaderTruncated { .. } => "header-truncated",
+            Self::HeaderInvalid { .. } => "header-invalid",
+            Self::BadOffsets { .. } => "bad-offsets",
+            Self::SizeMismatch { .. } => "size-mismatch",
+            Self::Overflow { .. } => "overflow",
+            Self::TruncatedData { .. } => "truncated-data",
+            Self::DuplicateName { .. } => "duplicate-name",
+            Self::UnsafePath { .. } => "unsafe-path",
+            Self::MissingShard { .. } => "missing-shard",
+            Self::ShardSetInconsistent { .. } => "shard-set-inconsistent",
+            Self::Ambiguous { .. } => "ambiguous",
+            Self::IncompleteDownload { .. } => "incomplete-download",
+            Self::NotAModel { .. } => "not-a-model",
+            Self::Unsupported { .. } => "unsupported",
+            Self::Limit { .. } => "limit",
+            Self::UnknownExpert { .. }
+            | Self::ConfigValue { .. }
+            | Self::ExpertSet { .. }
+            | Self::ShapeMismatch { .. }
+            | Self::HeadMissing { .. } => "config-inconsistent",
         }
     }
 }

@@ -1,12 +1,31 @@
 //! Mixture-of-Experts weights, served in place from the operating system's page cache.
 #![deny(unsafe_code)]
 
+mod admission;
+mod config;
 mod error;
+mod fill;
+pub mod host;
+mod lease;
+mod lock;
 mod notice;
+pub mod observe;
 pub mod pool;
+mod residency;
+mod spine;
+mod stats;
+mod tier;
 mod view;
 
-pub use error::TierError;
+pub use admission::Admission;
+pub use config::TierConfig;
+pub use error::{ExpertSetProblem, OffsetProblem, TierError};
+pub use fill::FillMethod;
+pub use lease::Adopted;
 pub use notice::Notice;
 pub use pool::Pool;
+pub use residency::{ProbeKind, ResidencyProbe};
+pub use spine::{Spine, SpineBytes, SpinePlacement, SpineView};
+pub use stats::Snapshot;
+pub use tier::{Residency, Tier};
 pub use view::{Bytes, ExpertView, PartView};

@@ -38,24 +38,48 @@ impl Dtype {
     /// The type that a safetensors header calls `name`.
     #[must_use]
     pub fn from_safetensors(name: &str) -> Option<Self> {
-        Some(match name {
-            "F64" => Self::F64,
-            "F32" => Self::F32,
-            "F16" => Self::F16,
-            "BF16" => Self::Bf16,
-            "F8_E4M3" => Self::F8E4m3,
-            "F8_E5M2" => Self::F8E5m2,
-            "F8_E8M0" => Self::F8E8m0,
-            "I64" => Self::I64,
-            "I32" => Self::I32,
-            "I16" => Self::I16,
-            "I8" => Self::I8,
-            "U64" => Self::U64,
-            "U32" => Self::U32,
-            "U16" => Self::U16,
-            "U8" => Self::U8,
-            "BOOL" => Self::Bool,
-            _ => return None,
-        })
+        Self::ALL.into_iter().find(|dtype| dtype.safetensors_name() == name)
     }
+
+    /// What a safetensors header calls it.
+    #[must_use]
+    pub fn safetensors_name(self) -> &'static str {
+        match self {
+            Self::F64 => "F64",
+            Self::F32 => "F32",
+            Self::F16 => "F16",
+            Self::Bf16 => "BF16",
+            Self::F8E4m3 => "F8_E4M3",
+            Self::F8E5m2 => "F8_E5M2",
+            Self::F8E8m0 => "F8_E8M0",
+            Self::I64 => "I64",
+            Self::I32 => "I32",
+            Self::I16 => "I16",
+            Self::I8 => "I8",
+            Self::U64 => "U64",
+            Self::U32 => "U32",
+            Self::U16 => "U16",
+            Self::U8 => "U8",
+            Self::Bool => "BOOL",
+        }
+    }
+
+    const ALL: [Self; 16] = [
+        Self::F64,
+        Self::F32,
+        Self::F16,
+        Self::Bf16,
+        Self::F8E4m3,
+        Self::F8E5m2,
+        Self::F8E8m0,
+        Self::I64,
+        Self::I32,
+        Self::I16,
+        Self::I8,
+        Self::U64,
+        Self::U32,
+        Self::U16,
+        Self::U8,
+        Self::Bool,
+    ];
 }

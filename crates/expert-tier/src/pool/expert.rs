@@ -28,7 +28,7 @@ pub struct Extent {
     pub file: u32,
     /// First byte.
     pub offset: u64,
-    /// Length in bytes, never zero.
+    /// Length in bytes; zero only for an empty tensor, never in [`ExpertLayout::extents`].
     pub len: u64,
 }
 
@@ -60,7 +60,8 @@ pub struct Part {
 pub struct ExpertLayout {
     /// The tensors, sorted by role, each role at most once.
     pub parts: Box<[Part]>,
-    /// The byte ranges that cover all parts, ascending, neighbours joined: the unit of I/O.
+    /// The byte ranges that cover all parts, ascending, joined across gaps of at most 16 KiB:
+    /// the unit of I/O.
     pub extents: Box<[Extent]>,
 }
 

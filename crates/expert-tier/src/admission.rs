@@ -1,0 +1,48 @@
+use serde::Serialize;
+use std::fmt;
+use std::str::FromStr;
+
+/// Whether demand-read pages stay in the page cache. The answer never depends on it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Admission {
+    /// Read through the page cache and leave the pages there: the kernel decides what to evict.
+    #[default]
+    Admit,
+    /// Read through the page cache, forget the pages when the last lease on the expert drops.
+    DropBehind,
+    /// `O_DIRECT` into buffers of the tier: nothing is cached.
+    Direct,
+}
+
+impl Admission {
+    /// Every arm, the admitting one first.
+    pub const ALL: [Self; 3] = [Self::Admit, Self::DropBehind, Self::Direct];
+
+    /// The name used on command lines and in reports.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Admit => "admit",
+            Self::DropBehind => "drop-behind",
+            Self::Direct => "direct",
+        }
+    }
+}
+
+impl fmt::Display for Admission {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Admission {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        Self::ALL.into_iter().find(|arm| arm.name() == name).ok_or_else(|| {
+            let names = Self::ALL.map(Self::name).join(", ");
+            format!("unknown admission {name:?}, expected one of: {names}")
+        })
+    }
+}

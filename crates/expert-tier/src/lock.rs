@@ -1,0 +1,68 @@
+//! Locking memory without being killed for it.
+
+use crate::error::TierError;
+use crate::observe::{MemoryLimits, SystemRoot};
+use memmap2::MmapMut;
+use nix::sys::resource::{Resource, getrlimit};
+
+/// Lock `memory`, after asking whether it fits: past a control group's limit the kernel does not
+/// answer `mlock` with an error but kills the process.
+pub(crate) fn lock(
+    memory: &MmapMut,
+    what: &'static str,
+    root: &SystemRoot,
+) -> Result<(), TierError> {
+    let bytes = memory.len() as u64;
+    if let Some(headroom) = MemoryLimits::read(root).headroom_bytes()
+        && bytes > headroom
+    {
+        let limit = "memory left in the control group or the machine";
+        return Err(TierError::Lock { what, bytes, limit, limit_bytes: headroom, source: None });
+    }
+    memory.lock().map_err(|source| {
+        let soft = getrlimit(Resource::RLIMIT_MEMLOCK).map_or(0, |(soft, _)| soft);
+        TierError::Lock {
+            what,
+            bytes,
+            limit: "RLIMIT_MEMLOCK",
+            limit_bytes: soft,
+            source: Some(source),
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    fn tree(available_kb: u64) -> (tempfile::TempDir, SystemRoot) {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("proc")).unwrap();
+        let meminfo =
+            format!("MemTotal: 99999999 kB\nMemFree: 1 kB\nMemAvailable: {available_kb} kB\n");
+        fs::write(dir.path().join("proc/meminfo"), meminfo).unwrap();
+        let root = SystemRoot::at(dir.path());
+        (dir, root)
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused_before_the_kernel_is_asked() {
+        let (_dir, root) = tree(1024);
+        let memory = MmapMut::map_anon(2 << 20).unwrap();
+        let error = lock(&memory, "the spine", &root).unwrap_err();
+        assert_eq!(error.kind(), "limit");
+        let text = error.to_string();
+        assert!(text.contains("2097152") && text.contains("1048576"), "{text}");
+    }
+
+    #[test]
+    fn what_fits_is_locked_or_refused_by_the_limit_by_name() {
+        let (_dir, root) = tree(1 << 20);
+        let memory = MmapMut::map_anon(64 << 10).unwrap();
+        match lock(&memory, "the spine", &root) {
+            Ok(()) => assert!(memory.unlock().is_ok()),
+            Err(error) => assert!(error.to_string().contains("RLIMIT_MEMLOCK"), "{error}"),
+        }
+    }
+}

@@ -1,0 +1,18 @@
+//! What the operating system counted: device bytes, faults, memory limits.
+//!
+//! Everything here reads text files of the kernel through a [`SystemRoot`], so that each
+//! reader can be shown another machine. A value that cannot be known is [`Unavailable`]
+//! with a reason, never zero.
+
+mod block;
+mod cgroup;
+mod faults;
+mod mounts;
+mod root;
+
+pub(crate) use block::behind_anonymous;
+pub use block::{BlockCounter, BlockCounters, DeviceNumber};
+pub use cgroup::{CgroupVersion, MemoryLimits};
+pub use faults::ProcessCounters;
+pub(crate) use mounts::Mounts;
+pub use root::{SystemRoot, Unavailable};

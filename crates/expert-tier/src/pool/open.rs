@@ -1,0 +1,98 @@
+//! From a path to an open pool.
+
+use super::assemble::{Assembled, assemble};
+use super::collect::Collected;
+use super::config::CheckpointConfig;
+use super::{HeadKind, Pool, PoolInner, source};
+use crate::error::TierError;
+use crate::notice::Notice;
+use std::path::Path;
+use std::sync::Arc;
+
+impl Pool {
+    /// Recognises and opens a checkpoint: a folder with `model.safetensors`, a folder with
+    /// shards and `model.safetensors.index.json`, or one `.safetensors` file (a shard of an
+    /// indexed set stands for the set). A `config.json` beside it is used if there is one.
+    ///
+    /// Only headers, the index and the config are read; no weight is. A checkpoint without
+    /// routed experts opens too, with an empty [`Pool::layout`].
+    ///
+    /// # Errors
+    ///
+    /// Every malformation has a [`TierError::kind`] of its own and names the file, the tensor
+    /// or key, and the numbers wanted and found. Disagreement between the config and the
+    /// experts is `config-inconsistent`.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, TierError> {
+        let path = path.as_ref();
+        let mut collected = source::collect(path)?;
+        let dir = if path.is_dir() { path } else { source::parent(path) };
+        let config = CheckpointConfig::read(&dir.join("config.json"))?;
+        let Assembled { layout, beyond } = assemble(&mut collected, config.as_ref(), path)?;
+        let Collected { files, weight_shapes, spine, foreign, unknown, holes, notices, .. } =
+            collected;
+        let mut pool = PoolInner {
+            root: path.to_owned(),
+            files,
+            layout,
+            spine,
+            notices,
+            config,
+            weight_shapes,
+            foreign,
+            beyond,
+            unknown,
+            holes,
+        };
+        let more = Pool::remarks(&pool);
+        pool.notices.extend(more);
+        let pool = Self { inner: Arc::new(pool) };
+        let head = pool.head_notice();
+        Ok(pool.with_notice(head))
+    }
+
+    fn remarks(pool: &PoolInner) -> Vec<Notice> {
+        let root = pool.root.display();
+        let mut notices = Vec::new();
+        if pool.layout.total_experts() == 0 {
+            notices.push(Notice::info(format!("{root}: no routed experts")));
+        }
+        if let Some(example) = &pool.unknown.example {
+            notices.push(Notice::warning(format!(
+                "{root}: {} expert tensors of a kind that is not served, for example {example}",
+                pool.unknown.tensors
+            )));
+        }
+        if pool.foreign.tensors > 0 {
+            let (tensors, bytes) = (pool.foreign.tensors, pool.foreign.bytes);
+            let text =
+                format!("{root}: {tensors} tensors of other models are left out ({bytes} bytes)");
+            notices.push(Notice::info(text));
+        }
+        notices
+    }
+
+    /// What is odd about the head; never an error here, as work on experts needs no head.
+    fn head_notice(&self) -> Option<Notice> {
+        let config = self.config()?;
+        let setting = config.tie_word_embeddings?;
+        let stored = self.spine().contains_key("lm_head.weight");
+        // Files that are no whole model have no embedding either.
+        let whole = self.spine().contains_key("embed_tokens.weight");
+        match self.check_head() {
+            Ok(HeadKind::Tied) if stored => Some(Notice::warning(format!(
+                "{}: tie_word_embeddings is {setting}, yet lm_head.weight is there: the setting \
+                 wins, the embedding is the head",
+                self.root().display()
+            ))),
+            Err(error) if whole || stored => Some(Notice::warning(error.to_string())),
+            _ => None,
+        }
+    }
+
+    fn with_notice(mut self, notice: Option<Notice>) -> Self {
+        if let (Some(notice), Some(inner)) = (notice, Arc::get_mut(&mut self.inner)) {
+            inner.notices.push(notice);
+        }
+        self
+    }
+}

@@ -1,0 +1,191 @@
+//! From the path that was given to the set of files it means.
+
+use super::collect::Collected;
+use super::shards::{self, Index};
+use super::sniff;
+use crate::error::TierError;
+use crate::notice::Notice;
+use std::fs;
+use std::path::Path;
+
+const SINGLE: &str = "model.safetensors";
+const INDEX: &str = "model.safetensors.index.json";
+const INDEX_ENDING: &str = ".safetensors.index.json";
+
+/// Whether a file of this name holds tensors (`._x` are resource forks that macOS leaves).
+pub(super) fn is_tensor_file(name: &str) -> bool {
+    name.ends_with(".safetensors") && !name.starts_with("._")
+}
+
+/// The folder of a file; the current one for a bare name.
+pub(super) fn parent(path: &Path) -> &Path {
+    match path.parent() {
+        Some(dir) if !dir.as_os_str().is_empty() => dir,
+        _ => Path::new("."),
+    }
+}
+
+/// At most eight names, and how many more.
+pub(super) fn list(names: &[String]) -> String {
+    const SHOWN: usize = 8;
+    let mut text = names.iter().take(SHOWN).map(String::as_str).collect::<Vec<_>>().join(", ");
+    if names.len() > SHOWN {
+        text.push_str(&format!(" and {} more", names.len() - SHOWN));
+    }
+    text
+}
+
+/// Reads the headers of all files that `path` means.
+pub(super) fn collect(path: &Path) -> Result<Collected, TierError> {
+    let metadata = fs::metadata(path).map_err(|source| TierError::Io {
+        path: path.to_owned(),
+        operation: "stat",
+        source,
+    })?;
+    if metadata.is_dir() {
+        let names = names_in(path)?;
+        return collect_dir(path, &names);
+    }
+    let dir = parent(path);
+    // A folder that may be entered but not listed hides only what stands beside the file.
+    let names = names_in(dir).unwrap_or_default();
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    if name.ends_with(INDEX_ENDING) {
+        return collect_index(path, &names);
+    }
+    // A shard of a set means the set, if the index beside it agrees.
+    if let Some(index) = index_of_shard(name) {
+        for index in [index.as_str(), INDEX] {
+            if names.binary_search_by(|known| known.as_str().cmp(index)).is_err() {
+                continue;
+            }
+            let index_path = dir.join(index);
+            let text = shards::read_index(&index_path)?;
+            let index = Index::parse(&text, &index_path)?;
+            if index.shards().iter().any(|shard| shard == name) {
+                let mut collected = Collected::default();
+                index.collect(&index_path, &names, &mut collected)?;
+                return Ok(collected);
+            }
+        }
+    }
+    collect_single(path, &names)
+}
+
+fn collect_single(path: &Path, names: &[String]) -> Result<Collected, TierError> {
+    let mut collected = Collected::default();
+    collected.add_file(path, names, &mut |_| ())?;
+    Ok(collected)
+}
+
+fn collect_index(path: &Path, names: &[String]) -> Result<Collected, TierError> {
+    let text = shards::read_index(path)?;
+    let mut collected = Collected::default();
+    Index::parse(&text, path)?.collect(path, names, &mut collected)?;
+    Ok(collected)
+}
+
+fn collect_dir(dir: &Path, names: &[String]) -> Result<Collected, TierError> {
+    let ambiguous = |reason: String| Err(TierError::Ambiguous { path: dir.to_owned(), reason });
+    let indexes: Vec<String> =
+        names.iter().filter(|name| name.ends_with(INDEX_ENDING)).cloned().collect();
+    let files: Vec<String> = names.iter().filter(|name| is_tensor_file(name)).cloned().collect();
+    let has = |wanted: &str, names: &[String]| names.iter().any(|name| name == wanted);
+    match (has(SINGLE, &files), has(INDEX, &indexes)) {
+        (true, true) => return collect_both(dir, names),
+        (true, false) => {
+            let mut collected = collect_single(&dir.join(SINGLE), names)?;
+            let others: Vec<String> = files.into_iter().filter(|name| name != SINGLE).collect();
+            if !others.is_empty() {
+                collected.notices.push(Notice::info(format!(
+                    "{}: {SINGLE} is used, not {}",
+                    dir.display(),
+                    list(&others)
+                )));
+            }
+            return Ok(collected);
+        }
+        (false, true) => return collect_index(&dir.join(INDEX), names),
+        (false, false) => {}
+    }
+    match (&indexes[..], &files[..]) {
+        ([index], _) => collect_index(&dir.join(index), names),
+        ([], [file]) => collect_single(&dir.join(file), names),
+        ([], []) => Err(nothing_there(dir, names)),
+        ([], _) => ambiguous(format!(
+            "{} safetensors files and neither {SINGLE} nor {INDEX}: {}",
+            files.len(),
+            list(&files)
+        )),
+        _ => ambiguous(format!("{} indexes: {}", indexes.len(), list(&indexes))),
+    }
+}
+
+/// Both a single file and an index: fine if the index means the single file (some converters
+/// write it), two models in one folder if its shards are there.
+fn collect_both(dir: &Path, names: &[String]) -> Result<Collected, TierError> {
+    let path = dir.join(INDEX);
+    let text = shards::read_index(&path)?;
+    let index = Index::parse(&text, &path)?;
+    if let [only] = index.shards()
+        && only == SINGLE
+    {
+        let mut collected = Collected::default();
+        index.collect(&path, names, &mut collected)?;
+        return Ok(collected);
+    }
+    if let Some(shard) = index.shards().iter().find(|shard| dir.join(shard).exists()) {
+        return Err(TierError::Ambiguous {
+            path: dir.to_owned(),
+            reason: format!("holds two models: {SINGLE}, and {shard} of {INDEX}"),
+        });
+    }
+    let mut collected = collect_single(&dir.join(SINGLE), names)?;
+    collected.notices.push(Notice::warning(format!(
+        "{}: none of its {} shards is there; {SINGLE} is used",
+        path.display(),
+        index.shards().len()
+    )));
+    Ok(collected)
+}
+
+fn nothing_there(dir: &Path, names: &[String]) -> TierError {
+    let path = dir.to_owned();
+    let unfinished =
+        names.iter().find(|name| sniff::DOWNLOAD_MARKS.iter().any(|mark| name.ends_with(mark)));
+    if let Some(name) = unfinished {
+        let reason = format!("no safetensors file, but {name}: the download is not finished");
+        return TierError::IncompleteDownload { path, reason };
+    }
+    if let Some(name) = names.iter().find(|name| name.ends_with(".gguf")) {
+        return TierError::Unsupported {
+            path,
+            thing: name.clone(),
+            reason: "GGUF: only safetensors checkpoints can be opened".to_owned(),
+        };
+    }
+    let reason = format!("no safetensors file among the {} entries of the folder", names.len());
+    TierError::NotAModel { path, reason }
+}
+
+/// `x-00002-of-00004.safetensors` → `x.safetensors.index.json`.
+fn index_of_shard(name: &str) -> Option<String> {
+    let stem = name.strip_suffix(".safetensors")?;
+    let (rest, total) = stem.rsplit_once("-of-")?;
+    let (base, number) = rest.rsplit_once('-')?;
+    let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    (digits(total) && digits(number)).then(|| format!("{base}{INDEX_ENDING}"))
+}
+
+/// The names in a folder, sorted; names that are not UTF-8 cannot be ours.
+fn names_in(dir: &Path) -> Result<Vec<String>, TierError> {
+    let io = |source| TierError::Io { path: dir.to_owned(), operation: "list", source };
+    let mut names = Vec::new();
+    for entry in fs::read_dir(dir).map_err(io)? {
+        if let Ok(name) = entry.map_err(io)?.file_name().into_string() {
+            names.push(name);
+        }
+    }
+    names.sort();
+    Ok(names)
+}

@@ -1,0 +1,440 @@
+use crate::admission::Admission;
+use crate::config::TierConfig;
+use crate::error::TierError;
+use crate::fill::direct::DirectReader;
+use crate::fill::{FillMethod, FillPlan, Filler, PlanLimits};
+use crate::host::{self, Storage};
+use crate::lease::{Adopted, AdoptedExpert};
+use crate::observe::{BlockCounters, SystemRoot, Unavailable};
+use crate::pool::map::{HUGE_BYTES, MappedFile, Mapping};
+use crate::pool::{ExpertLayout, Extent, Pool};
+use crate::residency::{ProbeKind, ResidencyProbe};
+use crate::stats::{Counters, Snapshot};
+use parking_lot::{Condvar, Mutex};
+use router_trace::{ExpertId, Route};
+use std::collections::{HashMap, HashSet};
+use std::os::unix::fs::MetadataExt;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Serves a pool's experts where they lie in the page cache.
+///
+/// `Send + Sync`: several decode threads adopt at once. Two threads that need the same cold
+/// expert share one fill.
+#[derive(Debug)]
+pub struct Tier {
+    shared: Arc<Shared>,
+}
+
+/// What leases keep alive.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) config: TierConfig,
+    pub(crate) mapping: Mapping,
+    pool: Pool,
+    filler: Filler,
+    direct: Option<Arc<DirectReader>>,
+    /// One a file: what tells the truth depends on who owns it.
+    probes: Vec<ResidencyProbe>,
+    page_bytes: u64,
+    edge_bytes: u64,
+    counters: Counters,
+    /// Experts being filled by some thread right now.
+    filling: Mutex<HashSet<ExpertId>>,
+    filled: Condvar,
+    /// Leases that live on each expert; kept only by the arm that forgets behind them.
+    leased: Mutex<HashMap<ExpertId, u32>>,
+}
+
+/// Resident and total bytes of some extents, as a probe found them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize)]
+pub struct Residency {
+    /// Bytes of pages that are in the page cache.
+    pub resident_bytes: u64,
+    /// Bytes of all pages.
+    pub total_bytes: u64,
+}
+
+impl Tier {
+    /// Map `pool` and make ready to serve it.
+    ///
+    /// # Errors
+    /// A config out of its limits; a file that changed since the pool was opened; a system that
+    /// refuses the mapping, the threads, or direct reads where these were asked for.
+    pub fn open(pool: Pool, config: TierConfig) -> Result<Self, TierError> {
+        config.validate()?;
+        let has_windows = pool.layout().iter().any(|(_, expert)| {
+            expert.extents.iter().any(|extent| {
+                extent.offset.next_multiple_of(HUGE_BYTES) + HUGE_BYTES <= extent.end()
+            })
+        });
+        let mapping = Mapping::open(&pool, config.huge_folios && has_windows)?;
+        let method = config.fill_method.unwrap_or_else(FillMethod::detect);
+        let filler = Filler::new(config.fill_threads, method)?;
+        let direct = match config.admission {
+            Admission::Direct => Some(Arc::new(DirectReader::open(&mapping)?)),
+            Admission::Admit | Admission::DropBehind => None,
+        };
+        let probes = choose_probes(&mapping, config.probe)?;
+        let shared = Shared {
+            config,
+            filler,
+            direct,
+            probes,
+            page_bytes: host::page_bytes(),
+            edge_bytes: edge_bytes(&mapping),
+            mapping,
+            pool,
+            counters: Counters::default(),
+            filling: Mutex::default(),
+            filled: Condvar::new(),
+            leased: Mutex::default(),
+        };
+        Ok(Self { shared: Arc::new(shared) })
+    }
+
+    /// Make a route's experts usable: the only wait of the design. All or nothing.
+    ///
+    /// # Errors
+    /// [`TierError::UnknownExpert`], or a demand read that failed. Counters then show nothing of
+    /// the call, and other leases stay valid.
+    pub fn adopt(&self, route: &Route) -> Result<Adopted, TierError> {
+        self.adopt_batch(route.layer(), route.experts())
+    }
+
+    /// The same for experts that several tokens chose, each named once: how a prompt is read.
+    ///
+    /// # Errors
+    /// As for [`Tier::adopt`].
+    pub fn adopt_batch(&self, layer: u16, experts: &[u16]) -> Result<Adopted, TierError> {
+        let started = Instant::now();
+        let shared = &self.shared;
+        let ids: Vec<ExpertId> = experts.iter().map(|&index| ExpertId::new(layer, index)).collect();
+        for &id in &ids {
+            if shared.pool.layout().expert(id).is_none() {
+                let in_layer = shared.pool.layout().layer(layer).len();
+                return Err(TierError::UnknownExpert { id, in_layer });
+            }
+        }
+        // The lease exists before its bytes do: if the fill fails, its drop undoes the holds.
+        shared.hold(&ids);
+        let experts = ids.iter().map(|&id| AdoptedExpert { id, direct: None }).collect();
+        let mut adopted = Adopted { shared: Arc::clone(shared), experts };
+        let mut delta = match &shared.direct {
+            Some(direct) => shared.read_direct(direct, &ids, &mut adopted)?,
+            None => shared.fill_missing(&ids)?,
+        };
+        delta.adoptions = 1;
+        delta.adopt_ns = elapsed_ns(started);
+        shared.counters.add(&delta);
+        Ok(adopted)
+    }
+
+    /// Counters since the tier was opened.
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        self.shared.counters.snapshot()
+    }
+
+    /// The pool that is served.
+    #[must_use]
+    pub fn pool(&self) -> &Pool {
+        &self.shared.pool
+    }
+
+    /// The config in force.
+    #[must_use]
+    pub fn config(&self) -> &TierConfig {
+        &self.shared.config
+    }
+
+    /// How residency is probed here; `None` for a pool without files.
+    #[must_use]
+    pub fn probe(&self) -> Option<ProbeKind> {
+        self.shared.probes.first().map(ResidencyProbe::kind)
+    }
+
+    /// How missing pages are read here.
+    #[must_use]
+    pub fn fill_method(&self) -> FillMethod {
+        self.shared.filler.method()
+    }
+
+    /// Whether the mapping can hold 2 MiB folios.
+    #[must_use]
+    pub fn huge_folios(&self) -> bool {
+        self.shared.mapping.files().iter().any(|file| file.huge)
+    }
+
+    /// Counts what the devices behind the pool's files read from now on, whoever asked for it.
+    ///
+    /// # Errors
+    /// [`Unavailable`] with the reason where no block device can be named (overlays, tmpfs).
+    pub fn device_counters(&self, root: &SystemRoot) -> Result<BlockCounters, Unavailable> {
+        let files = self.shared.mapping.files();
+        BlockCounters::for_files(files.iter().map(|mapped| (&mapped.file, &*mapped.path)), root)
+    }
+
+    /// What a probe finds in the page cache of these experts (of all, with `None`).
+    ///
+    /// # Errors
+    /// [`TierError::UnknownExpert`], or a system that refuses the probe.
+    pub fn residency(&self, experts: Option<&[ExpertId]>) -> Result<Residency, TierError> {
+        let mut sum = Residency::default();
+        self.shared.each_extent(experts, |extent| {
+            let (_, total) = self.shared.pages(extent);
+            sum.total_bytes += total;
+            sum.resident_bytes += total - self.shared.missing_bytes(extent)?;
+            Ok(())
+        })?;
+        Ok(sum)
+    }
+
+    /// Ask the page cache to forget these experts (all, with `None`), and probe what is left.
+    /// Pages that another process maps or writes stay: the answer tells, it does not assume.
+    ///
+    /// # Errors
+    /// [`TierError::UnknownExpert`], or a system that refuses.
+    pub fn evict(&self, experts: Option<&[ExpertId]>) -> Result<Residency, TierError> {
+        self.shared.each_extent(experts, |extent| self.shared.forget(extent))?;
+        self.residency(experts)
+    }
+}
+
+impl Shared {
+    /// The layout of an expert that `adopt_batch` found to exist.
+    pub(crate) fn layout(&self, id: ExpertId) -> &ExpertLayout {
+        self.pool.layout().expert(id).expect("a lease only names experts of its pool")
+    }
+
+    fn read_direct(
+        &self,
+        direct: &Arc<DirectReader>,
+        ids: &[ExpertId],
+        adopted: &mut Adopted,
+    ) -> Result<Snapshot, TierError> {
+        let started = Instant::now();
+        let layouts: Vec<&ExpertLayout> = ids.iter().map(|&id| self.layout(id)).collect();
+        let buffers = direct.read(&self.filler, &self.mapping, &layouts)?;
+        for (expert, buffer) in adopted.experts.iter_mut().zip(buffers) {
+            expert.direct = Some(buffer);
+        }
+        let nominal = layouts.iter().map(|layout| layout.nominal_bytes()).sum();
+        let pages = layouts.iter().flat_map(|layout| layout.extents.iter());
+        Ok(Snapshot {
+            adopted_experts: ids.len() as u64,
+            adopted_bytes: nominal,
+            cold_experts: ids.len() as u64,
+            cold_bytes: nominal,
+            missing_bytes: pages.map(|&extent| self.pages(extent).1).sum(),
+            fill_ns: elapsed_ns(started),
+            ..Snapshot::default()
+        })
+    }
+
+    /// Probe `ids`, fill what is missing, and say what was found.
+    fn fill_missing(&self, ids: &[ExpertId]) -> Result<Snapshot, TierError> {
+        let mut delta = Snapshot::default();
+        let mut cold = Vec::new();
+        for &id in ids {
+            let layout = self.layout(id);
+            let missing = self.missing_of(layout)?;
+            let bytes = layout.nominal_bytes();
+            delta.adopted_experts += 1;
+            delta.adopted_bytes += bytes;
+            delta.missing_bytes += missing;
+            if missing == 0 {
+                delta.warm_experts += 1;
+                delta.warm_bytes += bytes;
+            } else {
+                delta.cold_experts += 1;
+                delta.cold_bytes += bytes;
+                cold.push(id);
+            }
+        }
+        if !cold.is_empty() {
+            let started = Instant::now();
+            delta.shared_fills = self.fill_once(cold)?;
+            delta.fill_ns = elapsed_ns(started);
+        }
+        Ok(delta)
+    }
+
+    /// Fill every expert of `todo`, each by one thread at a time; returns how many were another
+    /// thread's work.
+    fn fill_once(&self, mut todo: Vec<ExpertId>) -> Result<u64, TierError> {
+        let mut shared_fills = 0;
+        loop {
+            let mine: Vec<ExpertId> = {
+                let mut filling = self.filling.lock();
+                todo.iter().copied().filter(|&id| filling.insert(id)).collect()
+            };
+            if !mine.is_empty() {
+                let filled = self.fill(&mine);
+                {
+                    let mut filling = self.filling.lock();
+                    filling.retain(|id| !mine.contains(id));
+                }
+                self.filled.notify_all();
+                filled?;
+            }
+            todo.retain(|id| !mine.contains(id));
+            if todo.is_empty() {
+                return Ok(shared_fills);
+            }
+            {
+                let mut filling = self.filling.lock();
+                self.filled
+                    .wait_while(&mut filling, |busy| todo.iter().all(|id| busy.contains(id)));
+            }
+            // Whoever filled it may have failed: what is still missing is ours to try.
+            let mut left = Vec::new();
+            for &id in &todo {
+                if self.filling.lock().contains(&id) || self.missing_of(self.layout(id))? > 0 {
+                    left.push(id);
+                } else {
+                    shared_fills += 1;
+                }
+            }
+            todo = left;
+            if todo.is_empty() {
+                return Ok(shared_fills);
+            }
+        }
+    }
+
+    fn fill(&self, ids: &[ExpertId]) -> Result<(), TierError> {
+        let mut plan = FillPlan::default();
+        for &id in ids {
+            for &extent in &self.layout(id).extents {
+                let mapped = self.mapping.file(extent.file);
+                let file_len = mapped.map().map_or(0, |map| map.len() as u64);
+                let limits = PlanLimits {
+                    page_bytes: self.page_bytes,
+                    window_bytes: if mapped.huge { HUGE_BYTES } else { 0 },
+                    edge_bytes: self.edge_bytes,
+                };
+                plan.add(extent, file_len, limits);
+            }
+        }
+        self.filler.fill(&self.mapping, &plan)
+    }
+
+    fn missing_of(&self, layout: &ExpertLayout) -> Result<u64, TierError> {
+        layout.extents.iter().map(|&extent| self.missing_bytes(extent)).sum()
+    }
+
+    /// Bytes of the extent's pages that are not in the page cache.
+    fn missing_bytes(&self, extent: Extent) -> Result<u64, TierError> {
+        let mapped = self.mapping.file(extent.file);
+        let (offset, len) = self.pages(extent);
+        let map = mapped.map().map_or(&[][..], |map| map);
+        self.probes[extent.file as usize].missing_bytes(&mapped.file, map, offset, len).map_err(
+            |source| TierError::Io { path: mapped.path.clone(), operation: "probe", source },
+        )
+    }
+
+    /// Start and length of the whole pages that the extent touches, up to the end of the file.
+    fn pages(&self, extent: Extent) -> (u64, u64) {
+        let start = extent.offset / self.page_bytes * self.page_bytes;
+        let file_len = self.mapping.file(extent.file).map().map_or(0, |map| map.len() as u64);
+        (start, extent.end().next_multiple_of(self.page_bytes).min(file_len) - start)
+    }
+
+    /// Forget whole pages, the outer ones too: a half-used page left behind would make the next
+    /// read of a comparator arm cheaper than it claims to be.
+    fn forget(&self, extent: Extent) -> Result<(), TierError> {
+        let mapped = self.mapping.file(extent.file);
+        let (offset, len) = self.pages(extent);
+        // Up to the page's end: the kernel keeps the last page if only a part of it is named.
+        let len = len.next_multiple_of(self.page_bytes);
+        mapped.forget(offset, len).map_err(|source| TierError::Io {
+            path: mapped.path.clone(),
+            operation: "evict",
+            source,
+        })
+    }
+
+    fn each_extent(
+        &self,
+        experts: Option<&[ExpertId]>,
+        mut visit: impl FnMut(Extent) -> Result<(), TierError>,
+    ) -> Result<(), TierError> {
+        let layout = self.pool.layout();
+        match experts {
+            None => layout
+                .iter()
+                .flat_map(|(_, expert)| expert.extents.iter())
+                .try_for_each(|&extent| visit(extent)),
+            Some(ids) => ids.iter().try_for_each(|&id| {
+                let in_layer = layout.layer(id.layer).len();
+                let expert = layout.expert(id).ok_or(TierError::UnknownExpert { id, in_layer })?;
+                expert.extents.iter().try_for_each(|&extent| visit(extent))
+            }),
+        }
+    }
+
+    /// Count a lease on each expert before it is probed, so that a lease that ends meanwhile
+    /// does not forget pages this one has just found.
+    fn hold(&self, ids: &[ExpertId]) {
+        if self.config.admission == Admission::DropBehind {
+            let mut leased = self.leased.lock();
+            for &id in ids {
+                *leased.entry(id).or_insert(0) += 1;
+            }
+        }
+    }
+
+    /// End a lease on each expert and forget those that no other lease holds. The lock is held
+    /// over the eviction so that no thread can take a hold between count and eviction.
+    pub(crate) fn release(&self, ids: impl Iterator<Item = ExpertId>) {
+        let mut leased = self.leased.lock();
+        for id in ids {
+            let Some(count) = leased.get_mut(&id) else { continue };
+            *count -= 1;
+            if *count == 0 {
+                leased.remove(&id);
+                for &extent in &self.layout(id).extents {
+                    if let Err(error) = self.forget(extent) {
+                        tracing::warn!(%id, %error, "drop-behind could not forget an extent");
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn choose_probes(
+    mapping: &Mapping,
+    forced: Option<ProbeKind>,
+) -> Result<Vec<ResidencyProbe>, TierError> {
+    let choose = |mapped: &MappedFile| {
+        ResidencyProbe::choose(&mapped.file, forced).map_err(|source| TierError::Io {
+            path: mapped.path.clone(),
+            operation: "probe",
+            source,
+        })
+    };
+    mapping.files().iter().map(choose).collect()
+}
+
+/// Longest piece that one advice call really brings in: calls are clipped to the device's
+/// read-ahead window, and pieces over 2 MiB gain nothing.
+fn edge_bytes(mapping: &Mapping) -> u64 {
+    const FALLBACK_KB: u64 = 128; // the kernel's default window
+    let mut seen = HashSet::new();
+    let mut window_kb = u64::MAX;
+    for mapped in mapping.files() {
+        let device = mapped.file.metadata().map_or(0, |metadata| metadata.dev());
+        if seen.insert(device) {
+            let storage = Storage::probe(&mapped.path, &SystemRoot::default());
+            let found = storage.ok().and_then(|storage| storage.read_ahead_kb.ok());
+            window_kb = window_kb.min(found.unwrap_or(FALLBACK_KB));
+        }
+    }
+    window_kb.saturating_mul(1024).clamp(64 << 10, HUGE_BYTES)
+}
+
+fn elapsed_ns(since: Instant) -> u64 {
+    u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX)
+}
