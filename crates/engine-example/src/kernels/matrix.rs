@@ -1,4 +1,7 @@
+use half::{bf16, f16};
 use thiserror::Error;
+
+use super::number::{fp8_to_f32, pair};
 
 /// How the scales of a quantised matrix are stored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -109,4 +112,131 @@ pub enum MatrixError {
         /// Columns.
         cols: usize,
     },
+}
+
+impl<'a> Matrix<'a> {
+    /// A `rows` x `cols` matrix over stored bytes.
+    ///
+    /// # Errors
+    /// When a slice does not have exactly the length that shape and type ask for, when a group
+    /// or block is one that the format does not have, or when the shape overflows.
+    pub fn new(rows: usize, cols: usize, data: MatrixData<'a>) -> Result<Self, MatrixError> {
+        let shape = Shape { rows, cols };
+        match data {
+            MatrixData::F32(bytes) => shape.expect("weights", bytes, rows, cols, 4)?,
+            MatrixData::F16(bytes) | MatrixData::Bf16(bytes) => {
+                shape.expect("weights", bytes, rows, cols, 2)?;
+            }
+            MatrixData::Fp8 { codes, scales, scale_type, block: [block_rows, block_cols] } => {
+                for (what, value) in [("block rows", block_rows), ("block columns", block_cols)] {
+                    if value == 0 {
+                        return Err(shape.grouping(what, value, "at least 1"));
+                    }
+                }
+                let [down, across] = [rows.div_ceil(block_rows), cols.div_ceil(block_cols)];
+                shape.expect("codes", codes, rows, cols, 1)?;
+                shape.expect("scales", scales, down, across, scale_type.size_bytes())?;
+            }
+            MatrixData::Int4 { packed, scales, scale_type, group } => {
+                if group == 0 || (!group.is_multiple_of(8) && group != cols) {
+                    let rule = "a multiple of 8, or all columns";
+                    return Err(shape.grouping("group", group, rule));
+                }
+                shape.expect("words", packed, rows, cols.div_ceil(8), 4)?;
+                let groups = cols.div_ceil(group);
+                shape.expect("scales", scales, rows, groups, scale_type.size_bytes())?;
+            }
+        }
+        Ok(Self { rows, cols, data })
+    }
+
+    /// Output length: one dot product a row.
+    #[must_use]
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Input length.
+    #[must_use]
+    pub fn cols(&self) -> usize {
+        self.cols
+    }
+
+    /// The stored bytes.
+    #[must_use]
+    pub fn data(&self) -> MatrixData<'a> {
+        self.data
+    }
+
+    /// Bytes that one multiplication reads: weights and scales.
+    #[must_use]
+    pub fn size_bytes(&self) -> usize {
+        match self.data {
+            MatrixData::F32(bytes) | MatrixData::F16(bytes) | MatrixData::Bf16(bytes) => {
+                bytes.len()
+            }
+            MatrixData::Fp8 { codes, scales, .. } => codes.len() + scales.len(),
+            MatrixData::Int4 { packed, scales, .. } => packed.len() + scales.len(),
+        }
+    }
+
+    /// Writes row `row` as `f32`: exact for float formats, `code * scale` rounded once for
+    /// quantised ones. Panics when there is no such row or `out` is not `cols` long.
+    pub fn row_to_f32(&self, row: usize, out: &mut [f32]) {
+        let (rows, cols) = (self.rows, self.cols);
+        assert!(row < rows, "row {row} of a {rows}x{cols} matrix");
+        assert_eq!(out.len(), cols, "a row of a {rows}x{cols} matrix");
+        let first = row * cols;
+        for (c, out) in out.iter_mut().enumerate() {
+            *out = match self.data {
+                MatrixData::F32(bytes) => ScaleType::F32.read(bytes, first + c),
+                MatrixData::F16(bytes) => f16::from_le_bytes(pair(bytes, first + c)).to_f32(),
+                MatrixData::Bf16(bytes) => bf16::from_le_bytes(pair(bytes, first + c)).to_f32(),
+                MatrixData::Fp8 { codes, scales, scale_type, block } => {
+                    let index = row / block[0] * cols.div_ceil(block[1]) + c / block[1];
+                    fp8_to_f32(codes[first + c]) * scale_type.read(scales, index)
+                }
+                MatrixData::Int4 { packed, scales, scale_type, group } => {
+                    // Nibbles are stored lowest first, so column c is nibble c of the row.
+                    let byte = packed[row * cols.div_ceil(8) * 4 + c / 2];
+                    let nibble = byte >> (c % 2 * 4) & 0xF;
+                    let index = row * cols.div_ceil(group) + c / group;
+                    (f32::from(nibble) - 8.0) * scale_type.read(scales, index)
+                }
+            };
+        }
+    }
+}
+
+/// The shape an error speaks of.
+#[derive(Clone, Copy)]
+struct Shape {
+    rows: usize,
+    cols: usize,
+}
+
+impl Shape {
+    /// Checks that a slice has `down * across * size` bytes.
+    fn expect(
+        self,
+        what: &'static str,
+        bytes: &[u8],
+        down: usize,
+        across: usize,
+        size: usize,
+    ) -> Result<(), MatrixError> {
+        let Self { rows, cols } = self;
+        let needed = down.checked_mul(across).and_then(|count| count.checked_mul(size));
+        match needed {
+            None => Err(MatrixError::TooLarge { rows, cols }),
+            Some(needed) if needed != bytes.len() => {
+                Err(MatrixError::Length { what, rows, cols, needed, found: bytes.len() })
+            }
+            Some(_) => Ok(()),
+        }
+    }
+
+    fn grouping(self, what: &'static str, value: usize, rule: &'static str) -> MatrixError {
+        MatrixError::Grouping { what, value, rows: self.rows, cols: self.cols, rule }
+    }
 }

@@ -1,0 +1,138 @@
+//! The routed experts of a layer: adopt the route, multiply in place, let go.
+
+use crate::error::EngineError;
+use crate::format::weights_in_place;
+use crate::kernels::{ExpertTask, Isa, Scratch, moe_ffn};
+use crate::models::MoeCall;
+use crate::router::Routed;
+use crate::weights::WeightFormat;
+use expert_tier::Tier;
+use router_trace::{PassInfo, PassKind, Phase, Recorder};
+
+/// Experts adopted at once when a prompt is read: enough to keep the device busy, few enough
+/// that their bytes need not all fit in memory together.
+const BATCH_EXPERTS: usize = 32;
+
+/// Runs routed experts through a tier.
+#[derive(Debug)]
+pub struct Experts {
+    tier: Tier,
+    isa: Isa,
+    format: WeightFormat,
+    /// Widths `[hidden, intermediate]` of every routed expert.
+    widths: [usize; 2],
+    scratch: Scratch,
+    recorder: Option<Recorder>,
+    /// The pass that is recorded: its number, and the first layer that it reported.
+    step: u64,
+    last_layer: Option<u16>,
+    phase: Phase,
+}
+
+/// One expert of a layer pass, and the tokens that chose it with their weights.
+struct Group {
+    expert: u16,
+    tokens: Vec<(u32, f32)>,
+}
+
+impl Experts {
+    /// Experts of `widths` `[hidden, intermediate]`, stored in `format`, served by `tier`.
+    #[must_use]
+    pub fn new(tier: Tier, widths: [usize; 2], format: WeightFormat, isa: Isa) -> Self {
+        Self {
+            tier,
+            isa,
+            format,
+            widths,
+            scratch: Scratch::default(),
+            recorder: None,
+            step: 0,
+            last_layer: None,
+            phase: Phase::Prefill,
+        }
+    }
+
+    /// `out += Σ weight · expert(x)` over every token's route; `x` and `out` are `[n, hidden]`.
+    ///
+    /// # Errors
+    /// A demand read that failed, or weights that do not fit the config.
+    pub fn run(&mut self, call: &MoeCall<'_>, out: &mut [f32]) -> Result<(), EngineError> {
+        // Ascending by expert: sums do not depend on how tokens are batched, and a prompt
+        // touches each expert once a pass.
+        let groups = group_by_expert(call.routes);
+        for batch in groups.chunks(BATCH_EXPERTS) {
+            let wanted: Vec<u16> = batch.iter().map(|group| group.expert).collect();
+            let adopted = self.tier.adopt_batch(call.layer, &wanted)?; // the only wait
+            let tasks = adopted.experts().zip(batch).map(|(expert, group)| {
+                let weights = weights_in_place(&expert, self.widths, self.format)?;
+                Ok(ExpertTask { weights, tokens: &group.tokens })
+            });
+            let tasks: Vec<ExpertTask<'_>> = tasks.collect::<Result<_, EngineError>>()?;
+            moe_ffn(self.isa, &tasks, call.x, self.widths[0], out, &mut self.scratch);
+        }
+        self.record(call);
+        Ok(())
+    }
+
+    /// Whether the next passes read a prompt or produce tokens.
+    pub fn set_phase(&mut self, phase: Phase) {
+        self.phase = phase;
+    }
+
+    /// Record every route from now on.
+    pub fn record_to(&mut self, recorder: Recorder) {
+        self.recorder = Some(recorder);
+    }
+
+    /// Stop recording.
+    pub fn take_recorder(&mut self) -> Option<Recorder> {
+        self.recorder.take()
+    }
+
+    /// The tier that serves.
+    #[must_use]
+    pub fn tier(&self) -> &Tier {
+        &self.tier
+    }
+
+    /// Let another tier over the same pool serve.
+    pub fn set_tier(&mut self, tier: Tier) {
+        self.tier = tier;
+    }
+
+    fn record(&mut self, call: &MoeCall<'_>) {
+        let Some(recorder) = &mut self.recorder else { return };
+        // Layers ascend within a pass, so a layer that does not is the first of the next one.
+        if self.last_layer.is_some_and(|last| call.layer <= last) {
+            self.step += 1;
+        }
+        self.last_layer = Some(call.layer);
+        let info = PassInfo {
+            step: self.step,
+            position: call.position as u64,
+            layer: call.layer,
+            phase: self.phase,
+            kind: PassKind::Normal,
+        };
+        let flat: Vec<u16> =
+            call.routes.iter().flat_map(|routed| routed.route.experts()).copied().collect();
+        recorder.record(info, &flat); // a full recorder counts what it drops
+    }
+}
+
+fn group_by_expert(routes: &[Routed]) -> Vec<Group> {
+    let mut picks: Vec<(u16, u32, f32)> = (0_u32..)
+        .zip(routes)
+        .flat_map(|(token, routed)| {
+            routed.iter().map(move |(expert, weight)| (expert, token, weight))
+        })
+        .collect();
+    picks.sort_unstable_by_key(|&(expert, token, _)| (expert, token));
+    picks
+        .chunk_by(|left, right| left.0 == right.0)
+        .map(|same| Group {
+            expert: same[0].0,
+            tokens: same.iter().map(|&(_, token, weight)| (token, weight)).collect(),
+        })
+        .collect()
+}

@@ -1,0 +1,54 @@
+//! Sixteen `f32` lanes and the few operations that the kernels need, for each instruction set.
+
+#[cfg(target_arch = "x86_64")]
+pub(super) mod avx2;
+#[cfg(target_arch = "x86_64")]
+pub(super) mod avx512;
+pub(super) mod portable;
+
+/// An instruction set, as a value: who holds one may run it.
+///
+/// Every operation gives the same bits in every implementation. Methods are inlined into a
+/// function that enables the features, so implementations must be `#[inline(always)]`.
+pub(super) trait Lanes: Copy {
+    /// Sixteen `f32`.
+    type V: Copy;
+    /// Sixteen `u32`.
+    type W: Copy;
+
+    /// Enough registers for tiles of 4 rows x 4 tokens.
+    const WIDE: bool;
+
+    /// `x` in every lane.
+    fn splat(self, x: f32) -> Self::V;
+    /// A vector from memory.
+    fn load(self, x: &[f32; 16]) -> Self::V;
+    /// Starts to bring in the cache line that lies `ahead` bytes after `at`,
+    /// which may be anywhere.
+    fn prefetch<T>(self, at: &T, ahead: usize);
+    /// `a * b + c`, rounded once.
+    fn fma(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V;
+    /// The contract's tree: `l + 8`, `l + 4`, `l + 2`, `l + 1`.
+    fn sum(self, v: Self::V) -> f32;
+    /// Lane `l` of the result is lane `index[l]` (below 16) of `v`.
+    fn pick(self, v: Self::V, index: &[u32; 16]) -> Self::V;
+
+    /// Stored singles.
+    fn f32s(self, bytes: &[u8; 64]) -> Self::V;
+    /// Stored halves.
+    fn f16s(self, bytes: &[u8; 32]) -> Self::V;
+    /// Stored bfloat16s.
+    fn bf16s(self, bytes: &[u8; 32]) -> Self::V;
+    /// Stored FP8 E4M3.
+    ///
+    /// Neither this nor `f16s` may hand a subnormal to an instruction: the processor takes some 65
+    /// cycles for one, wherever it stands in a vector, and stored weights have many.
+    fn fp8s(self, bytes: &[u8; 32]) -> [Self::V; 2];
+
+    /// Stored 32-bit words.
+    fn words(self, bytes: &[u8; 64]) -> Self::W;
+    /// `nibble - 8` of each word's lowest nibble.
+    fn low_nibbles(self, words: Self::W) -> Self::V;
+    /// Each word without its lowest nibble.
+    fn drop_nibbles(self, words: Self::W) -> Self::W;
+}

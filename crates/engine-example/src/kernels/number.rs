@@ -1,0 +1,64 @@
+//! Stored numbers to `f32`, one at a time.
+
+use super::ScaleType;
+
+/// Value of an FP8 E4M3 code (OCP 8-bit floating point, 2023: bias 7, no infinities, `S.1111.111`
+/// is NaN).
+pub(super) fn fp8_to_f32(code: u8) -> f32 {
+    let sign = if code & 0x80 == 0 { 1.0 } else { -1.0 };
+    let exponent = i32::from(code >> 3 & 0xF);
+    let mantissa = f32::from(code & 7);
+    match (exponent, code & 7) {
+        (15, 7) => f32::NAN,
+        (0, _) => sign * mantissa * 2f32.powi(-9),
+        _ => sign * (1.0 + mantissa / 8.0) * 2f32.powi(exponent - 7),
+    }
+}
+
+impl ScaleType {
+    /// The `index`th scale of a slice. Panics past its end.
+    #[inline(always)]
+    pub(super) fn read(self, scales: &[u8], index: usize) -> f32 {
+        match self {
+            Self::F32 => {
+                let at = index * 4;
+                f32::from_le_bytes([scales[at], scales[at + 1], scales[at + 2], scales[at + 3]])
+            }
+            Self::F16 => half::f16::from_le_bytes(pair(scales, index)).to_f32(),
+            // A bfloat16 is the upper half of a single.
+            Self::Bf16 => f32::from_bits(u32::from(u16::from_le_bytes(pair(scales, index))) << 16),
+        }
+    }
+}
+
+/// The `index`th two bytes of a slice.
+#[inline(always)]
+pub(super) fn pair(bytes: &[u8], index: usize) -> [u8; 2] {
+    [bytes[index * 2], bytes[index * 2 + 1]]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::fp8_to_f32;
+
+    #[test]
+    fn fp8_follows_the_standard_at_its_landmarks() {
+        assert_eq!(fp8_to_f32(0x00).to_bits(), 0f32.to_bits());
+        assert_eq!(fp8_to_f32(0x80).to_bits(), (-0f32).to_bits());
+        assert_eq!(fp8_to_f32(0x01), 0.001953125);
+        assert_eq!(fp8_to_f32(0x07), 0.013671875);
+        assert_eq!(fp8_to_f32(0x08), 0.015625);
+        assert_eq!(fp8_to_f32(0x38), 1.0);
+        assert_eq!(fp8_to_f32(0x7E), 448.0);
+        assert_eq!(fp8_to_f32(0xFE), -448.0);
+        assert!(fp8_to_f32(0x7F).is_nan() && fp8_to_f32(0xFF).is_nan());
+    }
+
+    #[test]
+    fn fp8_codes_rise_with_their_value() {
+        for code in 0..0x7E {
+            assert!(fp8_to_f32(code) < fp8_to_f32(code + 1), "code {code}");
+            assert_eq!(fp8_to_f32(code), -fp8_to_f32(code | 0x80), "code {code}");
+        }
+    }
+}

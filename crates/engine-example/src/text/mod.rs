@@ -1,0 +1,123 @@
+//! Text to tokens and back, and a conversation to a prompt.
+
+mod chat;
+mod stream;
+
+pub use chat::{ChatTemplate, Message};
+pub use stream::TextStream;
+
+use crate::error::EngineError;
+use serde_json::{Map, Value};
+use std::path::Path;
+use tokenizers::Tokenizer;
+
+/// The tokenizer of a model folder with what belongs to it: the ids that end a text and the
+/// chat template.
+#[derive(Clone, Debug)]
+pub struct Text {
+    tokenizer: Tokenizer,
+    stop_ids: Vec<u32>,
+    chat: Option<ChatTemplate>,
+}
+
+impl Text {
+    /// Reads `tokenizer.json`, and, where they are there, `generation_config.json` and
+    /// `config.json` (end-of-text ids), `chat_template.jinja` and `tokenizer_config.json`.
+    ///
+    /// # Errors
+    /// `io` or `tokenizer-invalid`, naming the file.
+    pub fn open(dir: &Path) -> Result<Self, EngineError> {
+        let path = dir.join("tokenizer.json");
+        let bytes = std::fs::read(&path)
+            .map_err(|source| EngineError::Io { path: path.clone(), source })?;
+        let tokenizer = Tokenizer::from_bytes(bytes).map_err(|error| EngineError::Tokenizer {
+            what: path.display().to_string(),
+            problem: error.to_string(),
+        })?;
+        let stop_ids = match stop_ids(dir, "generation_config.json")? {
+            Some(ids) => ids,
+            None => stop_ids(dir, "config.json")?.unwrap_or_default(),
+        };
+        Ok(Self { tokenizer, stop_ids, chat: ChatTemplate::open(dir)? })
+    }
+
+    /// Tokens of `text`. Special tokens that are spelled out in it are recognised, and
+    /// whatever the tokenizer adds around a text is added.
+    ///
+    /// # Errors
+    /// `tokenizer-invalid`.
+    pub fn encode(&self, text: &str) -> Result<Vec<u32>, EngineError> {
+        let encoding =
+            self.tokenizer.encode_fast(text, true).map_err(|e| failed("encoding", &*e))?;
+        Ok(encoding.get_ids().to_vec())
+    }
+
+    /// Text of `ids`. Broken UTF-8 becomes U+FFFD; special tokens are left out or spelled out.
+    ///
+    /// # Errors
+    /// `token-out-of-range` for an id that the tokenizer does not know.
+    pub fn decode(&self, ids: &[u32], skip_special: bool) -> Result<String, EngineError> {
+        for (position, &id) in ids.iter().enumerate() {
+            if self.tokenizer.id_to_token(id).is_none() {
+                let vocab_size = self.vocab_size();
+                return Err(EngineError::TokenOutOfRange { id, position, vocab_size });
+            }
+        }
+        self.tokenizer.decode(ids, skip_special).map_err(|e| failed("decoding", &*e))
+    }
+
+    /// Decodes token by token, starting with a new text. Special tokens are left out.
+    #[must_use]
+    pub fn stream(&self) -> TextStream<'_> {
+        TextStream::new(self)
+    }
+
+    /// Tokens the tokenizer knows, the added ones too.
+    #[must_use]
+    pub fn vocab_size(&self) -> usize {
+        self.tokenizer.get_vocab_size(true)
+    }
+
+    /// The ids that end a text.
+    #[must_use]
+    pub fn stop_ids(&self) -> &[u32] {
+        &self.stop_ids
+    }
+
+    /// The chat template, if the model has one.
+    #[must_use]
+    pub fn chat(&self) -> Option<&ChatTemplate> {
+        self.chat.as_ref()
+    }
+}
+
+fn failed(what: &str, error: &(dyn std::error::Error + Send + Sync)) -> EngineError {
+    EngineError::Tokenizer { what: what.to_owned(), problem: error.to_string() }
+}
+
+/// A JSON object of the model folder; `None` if there is no such file.
+fn read_object(dir: &Path, name: &str) -> Result<Option<Map<String, Value>>, EngineError> {
+    let path = dir.join(name);
+    match std::fs::read(&path) {
+        Ok(bytes) => serde_json::from_slice(&bytes).map(Some).map_err(|error| {
+            let what = path.display().to_string();
+            EngineError::Tokenizer { what, problem: error.to_string() }
+        }),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(EngineError::Io { path, source }),
+    }
+}
+
+/// `eos_token_id` of `name`: one id or a list.
+fn stop_ids(dir: &Path, name: &str) -> Result<Option<Vec<u32>>, EngineError> {
+    let Some(object) = read_object(dir, name)? else { return Ok(None) };
+    let value = match object.get("eos_token_id") {
+        None | Some(Value::Null) => return Ok(None),
+        Some(value) => value,
+    };
+    let list = value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice);
+    let ids: Option<Vec<u32>> =
+        list.iter().map(|id| id.as_u64().and_then(|id| u32::try_from(id).ok())).collect();
+    let problem = format!("{name}: must be an id or a list of ids");
+    ids.map(Some).ok_or_else(|| EngineError::config("eos_token_id", value, problem))
+}

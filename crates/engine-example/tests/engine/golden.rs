@@ -1,0 +1,136 @@
+//! The decoder against reference runs of six small checkpoints: float types, FP8 blocks,
+//! packed 4 bit, dense layers, biases, a tied head, YaRN.
+
+use crate::support::{
+    Checkpoint, FIXTURES, Golden, PlainExperts, argmax, fixture_dir, max_difference,
+};
+use engine_example::models::{LogitRows, Lookahead, MoeCall, Qwen3Moe};
+use proptest::prelude::*;
+
+fn forward(
+    model: &mut Qwen3Moe,
+    experts: &PlainExperts,
+    tokens: &[u32],
+    rows: LogitRows,
+) -> Vec<Vec<f32>> {
+    let mut run = |call: &MoeCall<'_>, out: &mut [f32]| experts.run(call, out);
+    model.forward(tokens, rows, &mut run).unwrap().to_vec2().unwrap()
+}
+
+/// Compares what the experts of one call got and gave with the recording.
+fn check_call(golden: &Golden, call: &MoeCall<'_>, out: &[f32], what: &str) {
+    let layer = call.layer;
+    let table = |flat: &[f32]| -> Vec<Vec<f32>> {
+        flat.chunks(flat.len() / call.routes.len()).map(<[f32]>::to_vec).collect()
+    };
+    let mlp_in = max_difference(&table(call.x), &golden.rows(&format!("mlp_in.{layer}")));
+    assert!(mlp_in < 1e-3, "{what}: input of the experts of layer {layer} off by {mlp_in}");
+    let wanted: Vec<Vec<u16>> =
+        serde_json::from_value(golden.info["topk"][layer.to_string()]["ids"].clone()).unwrap();
+    let weights = golden.rows(&format!("topk_weights.{layer}"));
+    for (position, routed) in call.routes.iter().enumerate() {
+        let place = format!("{what}: layer {layer} position {position}");
+        assert_eq!(routed.route.experts(), wanted[position], "{place}");
+        for (got, wanted) in routed.weights().iter().zip(&weights[position]) {
+            assert!((got - wanted).abs() < 1e-5, "{place}: weight {got} wanted {wanted}");
+        }
+    }
+    let mlp_out = max_difference(&table(out), &golden.rows(&format!("mlp_out.{layer}")));
+    assert!(mlp_out < 1e-3, "{what}: output of the experts of layer {layer} off by {mlp_out}");
+}
+
+#[test]
+fn full_forward_gives_the_recorded_routes_and_logits() {
+    for name in FIXTURES {
+        let dir = fixture_dir(name);
+        let (checkpoint, golden) = (Checkpoint::open(&dir), Golden::open(&dir));
+        let experts = checkpoint.experts();
+        let mut moe_layers = Vec::new();
+        let mut run = |call: &MoeCall<'_>, out: &mut [f32]| {
+            experts.run(call, out)?;
+            moe_layers.push(u64::from(call.layer));
+            check_call(&golden, call, out, name);
+            Ok(())
+        };
+        let mut model = checkpoint.decoder();
+        let logits = model.forward(&golden.full_input(), LogitRows::All, &mut run).unwrap();
+        assert_eq!(serde_json::json!(moe_layers), golden.info["moe_layers"], "{name}");
+        let off = max_difference(&logits.to_vec2().unwrap(), &golden.rows("logits"));
+        println!("{name}: full forward off by {off:.1e}");
+        let tolerance = golden.info["suggested_logit_atol"].as_f64().unwrap() as f32;
+        assert!(off < tolerance, "{name}: logits off by {off}");
+    }
+}
+
+#[test]
+fn greedy_decoding_gives_the_recorded_tokens_and_logits() {
+    for name in FIXTURES {
+        let dir = fixture_dir(name);
+        let (checkpoint, golden) = (Checkpoint::open(&dir), Golden::open(&dir));
+        let (experts, mut model) = (checkpoint.experts(), checkpoint.decoder());
+        let wanted = golden.ids("greedy_ids");
+        let mut rows = forward(&mut model, &experts, &golden.ids("input_ids"), LogitRows::Last);
+        let mut ids = vec![argmax(&rows[0])];
+        while ids.len() < wanted.len() {
+            let step = forward(&mut model, &experts, &[ids[ids.len() - 1]], LogitRows::Last);
+            rows.extend(step);
+            ids.push(argmax(&rows[rows.len() - 1]));
+        }
+        assert_eq!(ids, wanted, "{name}");
+        let off = max_difference(&rows, &golden.rows("decode_logits"));
+        println!("{name}: cached decoding off by {off:.1e}");
+        let tolerance = golden.info["suggested_logit_atol"].as_f64().unwrap() as f32;
+        assert!(off < tolerance, "{name}: logits off by {off}");
+    }
+}
+
+#[test]
+fn the_lookahead_of_a_layer_sees_its_hidden_state() {
+    let dir = fixture_dir("qwen3moe-edge-f16-sharded");
+    let (checkpoint, golden) = (Checkpoint::open(&dir), Golden::open(&dir));
+    let experts = checkpoint.experts();
+    let mut seen = Vec::new();
+    let mut run = |call: &MoeCall<'_>, out: &mut [f32]| {
+        let mut logits = Vec::new();
+        if let Some(lookahead) = &call.lookahead {
+            lookahead.logits(1, &mut logits);
+        }
+        seen.push((call.layer, call.lookahead.as_ref().map(Lookahead::layer), logits.len()));
+        experts.run(call, out)
+    };
+    let tokens = &golden.ids("input_ids")[..2];
+    checkpoint.decoder().forward(tokens, LogitRows::Last, &mut run).unwrap();
+    assert_eq!(seen, [(1, Some(5), 12), (5, None, 0)]);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(12))]
+
+    #[test]
+    fn any_chunking_of_a_prompt_gives_the_same_logits(
+        fixture in 0..FIXTURES.len(),
+        chunk in 1_usize..24,
+        calls in prop::collection::vec(1_usize..20, 1..4),
+    ) {
+        let dir = fixture_dir(FIXTURES[fixture]);
+        let (checkpoint, golden) = (Checkpoint::open(&dir), Golden::open(&dir));
+        let (experts, mut model) = (checkpoint.experts(), checkpoint.decoder());
+        let tokens = golden.ids("input_ids");
+        let mut one_by_one = Vec::new();
+        for &token in &tokens {
+            one_by_one.extend(forward(&mut model, &experts, &[token], LogitRows::Last));
+        }
+        model.reset();
+        model.set_prefill_chunk(chunk);
+        let (mut chunked, mut rest) = (Vec::new(), tokens.as_slice());
+        for count in calls.into_iter().chain([tokens.len()]) {
+            let (now, later) = rest.split_at(count.min(rest.len()));
+            if !now.is_empty() {
+                chunked.extend(forward(&mut model, &experts, now, LogitRows::All));
+            }
+            rest = later;
+        }
+        let off = max_difference(&one_by_one, &chunked);
+        prop_assert!(off < 1e-4, "{} off by {off}", FIXTURES[fixture]);
+    }
+}

@@ -1,0 +1,10 @@
+//! Tests of the decoder as a whole, one binary so that they link once.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod errors;
+mod golden;
+mod rope;
+mod router;
+mod support;
+mod text;
