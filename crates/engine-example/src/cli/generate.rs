@@ -1,0 +1,180 @@
+//! `tier generate`: text first, then where every expert came from.
+
+use super::args::{GenerateArgs, PromptArgs};
+use super::output::{self, bytes, duration, percent};
+use super::session::{Session, Settings};
+use anyhow::Result;
+use engine_example::{EngineError, GenerateOptions, Generation, Stop, Usage};
+use expert_tier::Residency;
+use serde::Serialize;
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Everything `--json` says.
+#[derive(Debug, Serialize)]
+pub(crate) struct Report {
+    pub(crate) token_ids: Vec<u32>,
+    /// `null` for a model without a tokenizer.
+    pub(crate) text: Option<String>,
+    pub(crate) prompt_ids: Vec<u32>,
+    pub(crate) prompt: Option<String>,
+    pub(crate) stop: Stop,
+    /// Prompt and produced tokens together.
+    pub(crate) counters: Usage,
+    pub(crate) prefill: Usage,
+    pub(crate) decode: Usage,
+    pub(crate) prefill_tokens_per_s: f64,
+    pub(crate) decode_tokens_per_s: Option<f64>,
+    /// What the probe found before the first token; only where `--cold` asked for eviction.
+    pub(crate) cold_start: Option<Residency>,
+    pub(crate) device_bytes_unavailable: Option<String>,
+    pub(crate) settings: Settings,
+}
+
+pub(crate) fn run(args: &GenerateArgs) -> Result<ExitCode> {
+    let mut session = Session::open(&args.model, args.admission)?;
+    let cold_start = if args.cold { Some(session.engine.tier().evict(None)?) } else { None };
+    if let Some(left) = cold_start.filter(|left| left.resident_bytes > 0) {
+        eprintln!(
+            "warning: not cold: {} of {} bytes of the experts stay in the page cache",
+            left.resident_bytes, left.total_bytes
+        );
+    }
+    let report = generate(&mut session, &args.prompt, cold_start, !args.json)?;
+    if args.json {
+        output::json(&report)?;
+    } else {
+        print_summary(&report)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Generate, streaming to standard output where `stream` asks for it.
+pub(crate) fn generate(
+    session: &mut Session,
+    args: &PromptArgs,
+    cold_start: Option<Residency>,
+    stream: bool,
+) -> Result<Report> {
+    let (prompt_ids, prompt) = session.prompt(args)?;
+    let stop_ids = session.stop_ids(args);
+    let options = GenerateOptions {
+        max_tokens: args.max_tokens,
+        sampling: session.sampling(args)?,
+        stop_ids: &stop_ids,
+    };
+    // A copy, since the engine is busy while the text of its tokens is shown.
+    let text = session.engine.text().cloned();
+    let mut pieces = text.as_ref().map(|text| text.stream());
+    let mut shown = String::new();
+    if stream && let Some(prompt) = &prompt {
+        show(prompt)?;
+    }
+    let generation = session.engine.generate(&prompt_ids, options, &mut |token| {
+        let piece = match &mut pieces {
+            Some(pieces) => pieces.push(token)?,
+            None => format!("{}{token}", if shown.is_empty() { "" } else { " " }),
+        };
+        if stream {
+            show(&piece)?;
+        }
+        shown.push_str(&piece);
+        Ok(())
+    })?;
+    if let Some(pieces) = pieces {
+        let rest = pieces.finish()?;
+        if stream {
+            show(&rest)?;
+        }
+        shown.push_str(&rest);
+    }
+    if stream {
+        show("\n")?;
+    }
+    let text = text.is_some().then_some(shown);
+    Ok(report(session, generation, prompt_ids, prompt, text, cold_start))
+}
+
+fn report(
+    session: &Session,
+    generation: Generation,
+    prompt_ids: Vec<u32>,
+    prompt: Option<String>,
+    text: Option<String>,
+    cold_start: Option<Residency>,
+) -> Report {
+    let Generation { token_ids, stop, prefill, decode } = generation;
+    let per_second = |tokens: usize, ns: u64| tokens as f64 / (ns.max(1) as f64 / 1e9);
+    let counters = prefill.plus(&decode);
+    let root = expert_tier::observe::SystemRoot::default();
+    let unavailable = session.engine.tier().device_counters(&root).err();
+    Report {
+        // The first token comes out of the prompt's pass.
+        decode_tokens_per_s: (token_ids.len() > 1)
+            .then(|| per_second(token_ids.len() - 1, decode.wall_ns)),
+        prefill_tokens_per_s: per_second(prompt_ids.len(), prefill.wall_ns),
+        device_bytes_unavailable: unavailable.map(|reason| reason.to_string()),
+        settings: session.settings(),
+        token_ids,
+        text,
+        prompt_ids,
+        prompt,
+        stop,
+        counters,
+        prefill,
+        decode,
+        cold_start,
+    }
+}
+
+fn show(piece: &str) -> Result<(), EngineError> {
+    let mut out = io::stdout().lock();
+    let written = out.write_all(piece.as_bytes()).and_then(|()| out.flush());
+    written.map_err(|source| EngineError::Io { path: PathBuf::from("standard output"), source })
+}
+
+fn print_summary(report: &Report) -> Result<()> {
+    let mut out = io::stdout().lock();
+    let used = &report.counters;
+    let tier = &used.tier;
+    writeln!(out)?;
+    writeln!(
+        out,
+        "experts   {} adopted: {} warm, {} cold ({} warm), by {}",
+        tier.adopted_experts,
+        tier.warm_experts,
+        tier.cold_experts,
+        percent(tier.warm_experts, tier.adopted_experts),
+        report.settings.tier.admission,
+    )?;
+    let device = match (used.device_bytes, &report.device_bytes_unavailable) {
+        (Some(read), _) => format!("device read {}", bytes(read)),
+        (None, Some(reason)) => format!("device bytes unknown ({reason})"),
+        (None, None) => "device bytes unknown".to_owned(),
+    };
+    writeln!(
+        out,
+        "bytes     {} used in place, {} missing at first use, {device}",
+        bytes(tier.adopted_bytes),
+        bytes(tier.missing_bytes),
+    )?;
+    let rate =
+        report.decode_tokens_per_s.map_or_else(|| "-".to_owned(), |rate| format!("{rate:.0}"));
+    writeln!(
+        out,
+        "speed     {} prompt tokens at {:.0} tok/s, {} produced at {rate} tok/s",
+        report.prompt_ids.len(),
+        report.prefill_tokens_per_s,
+        report.token_ids.len(),
+    )?;
+    writeln!(
+        out,
+        "waiting   {} in adopt ({} of the time), {} of it filling; {} major faults",
+        duration(tier.adopt_ns),
+        percent(tier.adopt_ns, used.wall_ns),
+        duration(tier.fill_ns),
+        used.major_faults.map_or_else(|| "unknown".to_owned(), |faults| faults.to_string()),
+    )?;
+    Ok(())
+}
