@@ -344,6 +344,62 @@ pub enum TierError {
         /// The setting, with its origin.
         setting: String,
     },
+    /// Something does not begin where it must.
+    #[error("{}: {tensor}: begins at {offset}, must begin at a multiple of {alignment}", path.display())]
+    BadAlignment {
+        /// The file that says so.
+        path: PathBuf,
+        /// The tensor or expert.
+        tensor: String,
+        /// Where it begins.
+        offset: u64,
+        /// What that must be a multiple of.
+        alignment: u64,
+    },
+    /// There is no room for what is to be written.
+    #[error(
+        "{}: no room: {needed} bytes are still to be written{}",
+        path.display(), Room(*available, source.as_ref())
+    )]
+    DiskFull {
+        /// The file or folder.
+        path: PathBuf,
+        /// Bytes still to be written in all.
+        needed: u64,
+        /// Bytes the file system says are free.
+        available: Option<u64>,
+        /// The system's answer; `None` if it was not asked.
+        #[source]
+        source: Option<io::Error>,
+    },
+    /// The place that was given for new files cannot be used.
+    #[error("{}: cannot be written: {reason}", path.display())]
+    OutputRefused {
+        /// The file or folder.
+        path: PathBuf,
+        /// What is there.
+        reason: String,
+    },
+    /// A folder holds a pool whose packing has not come to its end.
+    #[error("{}: an unfinished packed pool: pack it again to go on where it stopped", path.display())]
+    UnfinishedPack {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// An unfinished pack was begun from something else.
+    #[error(
+        "{}: holds an unfinished pack of another source: it was {was}, it is {is}; remove the \
+         folder or ask for a restart",
+        path.display()
+    )]
+    PackSourceChanged {
+        /// The folder.
+        path: PathBuf,
+        /// What the unfinished pack was begun from, where it differs.
+        was: String,
+        /// What it would be continued from.
+        is: String,
+    },
 }
 
 /// What is wrong with a tensor's range; numbers are bytes from the start of the data section.
@@ -383,6 +439,17 @@ struct Because<'a>(Option<&'a io::Error>);
 impl fmt::Display for Because<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.map_or(Ok(()), |error| write!(f, ": {error}"))
+    }
+}
+
+struct Room<'a>(Option<u64>, Option<&'a io::Error>);
+
+impl fmt::Display for Room<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(available) = self.0 {
+            write!(f, ", {available} are free")?;
+        }
+        self.1.map_or(Ok(()), |error| write!(f, ": {error}"))
     }
 }
 
@@ -430,6 +497,11 @@ impl TierError {
             Self::NotAModel { .. } => "not-a-model",
             Self::Unsupported { .. } => "unsupported",
             Self::Limit { .. } => "limit",
+            Self::BadAlignment { .. } => "bad-alignment",
+            Self::DiskFull { .. } => "disk-full",
+            Self::OutputRefused { .. } => "output-refused",
+            Self::UnfinishedPack { .. } => "unfinished-pack",
+            Self::PackSourceChanged { .. } => "pack-source-changed",
             Self::UnknownExpert { .. }
             | Self::ConfigValue { .. }
             | Self::ExpertSet { .. }

@@ -10,6 +10,7 @@ mod lease;
 mod lock;
 mod notice;
 pub mod observe;
+pub mod pack;
 pub mod pool;
 mod residency;
 mod spine;

@@ -5,7 +5,7 @@ use super::coalesce::coalesce;
 use super::collect::{Collected, Origin, RawPart};
 use super::config::{CheckpointConfig, Family};
 use super::expert::{ExpertLayout, Part, PartRole, PoolLayout};
-use super::{SetAside, names, stacks};
+use super::{SetAside, names, packed, stacks};
 use crate::error::{ExpertSetProblem, TierError};
 use crate::notice::Notice;
 use std::collections::{BTreeMap, BTreeSet};
@@ -52,6 +52,7 @@ pub(super) fn tensor_name(part: &RawPart, collected: &Collected) -> String {
     match part.origin {
         Origin::Tensor(name) => name.to_string(),
         Origin::Stack(index) => collected.stacks[index as usize].name.clone(),
+        Origin::Packed => packed::part_name(part),
     }
 }
 

@@ -21,6 +21,8 @@ pub(super) enum Origin {
     Tensor(ExpertName),
     /// A slice of [`Collected::stacks`].
     Stack(u32),
+    /// A range of a packed pool's experts file.
+    Packed,
 }
 
 /// One tensor of one expert, before it has found its expert.
@@ -226,7 +228,7 @@ fn rows_and_cols(shape: &[u64], name: &str, path: &Path) -> Result<(u32, u32), T
 
 /// Opens a file for reading unless it is something that cannot be mapped. Pipes and devices
 /// are refused before the open, which could block.
-fn open_regular(path: &Path) -> Result<(File, Metadata), TierError> {
+pub(super) fn open_regular(path: &Path) -> Result<(File, Metadata), TierError> {
     let io =
         |operation, source: io::Error| TierError::Io { path: path.to_owned(), operation, source };
     let regular = |metadata: &Metadata| {

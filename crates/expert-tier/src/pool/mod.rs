@@ -11,6 +11,7 @@ mod json;
 pub(crate) mod map;
 mod names;
 mod open;
+pub mod packed;
 mod quant;
 mod safetensors;
 mod shards;
@@ -132,6 +133,31 @@ pub enum HeadKind {
     Separate,
 }
 
+/// How a pool's files are laid out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum PoolFormat {
+    /// One safetensors file.
+    Safetensors,
+    /// Several safetensors files under one index.
+    SafetensorsShards,
+    /// Aligned experts in one file: [`packed`].
+    Packed,
+}
+
+impl PoolFormat {
+    /// The name used in reports.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Safetensors => "safetensors",
+            Self::SafetensorsShards => "safetensors-shards",
+            Self::Packed => "packed",
+        }
+    }
+}
+
 /// An opened pool: headers were read, no weight was.
 ///
 /// `Send + Sync`, cheap to clone.
@@ -153,6 +179,8 @@ pub(crate) struct PoolInner {
     pub(crate) beyond: SetAside,
     pub(crate) unknown: SetAside,
     pub(crate) holes: Vec<Hole>,
+    pub(crate) format: PoolFormat,
+    pub(crate) checksums: packed::Checksums,
 }
 
 impl Pool {
@@ -166,6 +194,26 @@ impl Pool {
     #[must_use]
     pub fn files(&self) -> &[PoolFile] {
         &self.inner.files
+    }
+
+    /// How the files are laid out.
+    #[must_use]
+    pub fn format(&self) -> PoolFormat {
+        self.inner.format
+    }
+
+    /// XXH3-64 of an expert's bytes, from the first of its only extent to the last; `None` in
+    /// formats that store none.
+    #[must_use]
+    pub fn checksum(&self, id: ExpertId) -> Option<u64> {
+        self.inner.checksums.expert(id)
+    }
+
+    /// XXH3-64 of a whole file of the spine; `None` for other files and in formats that store
+    /// none.
+    #[must_use]
+    pub fn file_checksum(&self, file: u32) -> Option<u64> {
+        self.inner.checksums.file(file)
     }
 
     /// Where every routed expert lies.

@@ -3,7 +3,7 @@
 use super::assemble::{Assembled, assemble};
 use super::collect::Collected;
 use super::config::CheckpointConfig;
-use super::{HeadKind, Pool, PoolInner, source};
+use super::{HeadKind, Pool, PoolFormat, PoolInner, packed, source};
 use crate::error::TierError;
 use crate::notice::Notice;
 use std::path::Path;
@@ -12,7 +12,8 @@ use std::sync::Arc;
 impl Pool {
     /// Recognises and opens a checkpoint: a folder with `model.safetensors`, a folder with
     /// shards and `model.safetensors.index.json`, or one `.safetensors` file (a shard of an
-    /// indexed set stands for the set). A `config.json` beside it is used if there is one.
+    /// indexed set stands for the set), or a [`packed`] pool (its folder or one of its files).
+    /// A `config.json` beside it is used if there is one.
     ///
     /// Only headers, the index and the config are read; no weight is. A checkpoint without
     /// routed experts opens too, with an empty [`Pool::layout`].
@@ -24,8 +25,32 @@ impl Pool {
     /// experts is `config-inconsistent`.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, TierError> {
         let path = path.as_ref();
-        let mut collected = source::collect(path)?;
         let dir = if path.is_dir() { path } else { source::parent(path) };
+        let (collected, checksums) = match packed::index_of(path)? {
+            Some(index) => packed::collect(&index)?,
+            None => (source::collect(path)?, packed::Checksums::default()),
+        };
+        Self::of(path, dir, collected, checksums)
+    }
+
+    /// Opens the packed pool behind an index that has not got its name yet.
+    pub(crate) fn open_packed(index: &Path) -> Result<Self, TierError> {
+        let (collected, checksums) = packed::collect(index)?;
+        let dir = source::parent(index);
+        Self::of(dir, dir, collected, checksums)
+    }
+
+    fn of(
+        path: &Path,
+        dir: &Path,
+        mut collected: Collected,
+        checksums: packed::Checksums,
+    ) -> Result<Self, TierError> {
+        let format = match collected.files.len() {
+            _ if checksums.present() => PoolFormat::Packed,
+            0 | 1 => PoolFormat::Safetensors,
+            _ => PoolFormat::SafetensorsShards,
+        };
         let config = CheckpointConfig::read(&dir.join("config.json"))?;
         let Assembled { layout, beyond } = assemble(&mut collected, config.as_ref(), path)?;
         let Collected { files, weight_shapes, spine, foreign, unknown, holes, notices, .. } =
@@ -42,6 +67,8 @@ impl Pool {
             beyond,
             unknown,
             holes,
+            format,
+            checksums,
         };
         let more = Pool::remarks(&pool);
         pool.notices.extend(more);

@@ -218,7 +218,7 @@ impl<'a> Index<'a> {
 }
 
 /// Why `name` must not be joined to the folder; decided on the text, before any open.
-fn unsafe_reason(name: &str) -> Option<&'static str> {
+pub(super) fn unsafe_reason(name: &str) -> Option<&'static str> {
     if name.is_empty() {
         return Some("it is empty");
     }
