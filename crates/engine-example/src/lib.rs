@@ -14,6 +14,7 @@ pub mod quantize;
 pub mod router;
 pub mod sampling;
 pub mod spine;
+pub mod synth;
 pub mod text;
 pub mod weights;
 

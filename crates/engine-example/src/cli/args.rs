@@ -31,6 +31,14 @@ pub(crate) enum Command {
     Verify(PoolArgs),
     /// Write a checkpoint whose experts are int4 (compressed-tensors pack-quantized)
     Quantize(QuantizeArgs),
+    /// Write a packed pool: every expert at a multiple of 2 MiB, with checksums; resumable
+    Pack(PackArgs),
+    /// Write a checkpoint of random weights in a real model's shape
+    Synth(SynthArgs),
+    /// Read experts into the page cache
+    Warm(ExpertsArgs),
+    /// Ask the page cache to forget experts, and say what is left
+    Evict(ExpertsArgs),
     /// Score a text: mean negative log-likelihood a token
     Score(ScoreArgs),
 }
@@ -184,6 +192,87 @@ pub(crate) struct ScoreArgs {
     #[arg(long, value_name = "N", default_value_t = 256)]
     pub(crate) window: usize,
     /// One JSON object on standard output instead of a table
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct PackArgs {
+    /// Checkpoint folder
+    #[arg(value_name = "SRC")]
+    pub(crate) source: PathBuf,
+    /// Folder to write
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: PathBuf,
+    /// Threads that read and write; each holds one expert in memory
+    #[arg(long, value_name = "N", default_value_t = 4)]
+    pub(crate) threads: usize,
+    /// Throw away an unfinished pack of another source
+    #[arg(long)]
+    pub(crate) restart: bool,
+    /// Read back what an earlier run has finished
+    #[arg(long)]
+    pub(crate) recheck: bool,
+    /// One JSON object on standard output instead of text
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct SynthArgs {
+    /// Shape: qwen3-30b-a3b, qwen3-235b-a22b or tiny
+    #[arg(long, value_name = "NAME")]
+    pub(crate) shape: String,
+    /// Layers [default: the shape's]
+    #[arg(long, value_name = "N")]
+    pub(crate) layers: Option<u16>,
+    /// Tokens the model knows [default: the shape's]
+    #[arg(long, value_name = "N")]
+    pub(crate) vocab: Option<u32>,
+    /// Type of the experts
+    #[arg(long, value_name = "TYPE", default_value = "int4")]
+    pub(crate) dtype: SynthType,
+    /// Seed of the weights
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// Write a packed pool instead of safetensors shards
+    #[arg(long)]
+    pub(crate) packed: bool,
+    /// Folder to write
+    #[arg(long, value_name = "DIR")]
+    pub(crate) out: PathBuf,
+    /// One JSON object on standard output instead of text
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub(crate) enum SynthType {
+    Bf16,
+    Int4,
+}
+
+impl From<SynthType> for engine_example::synth::SynthDtype {
+    fn from(name: SynthType) -> Self {
+        match name {
+            SynthType::Bf16 => Self::Bf16,
+            SynthType::Int4 => Self::Int4,
+        }
+    }
+}
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct ExpertsArgs {
+    /// Checkpoint folder or packed pool [default: the bundled model]
+    #[arg(value_name = "POOL")]
+    pub(crate) pool: Option<PathBuf>,
+    /// Only this layer [default: all]
+    #[arg(long, value_name = "N")]
+    pub(crate) layer: Option<u16>,
+    /// Only these experts of a layer, for example 0,3,8-11 [default: all]
+    #[arg(long, value_name = "LIST")]
+    pub(crate) experts: Option<String>,
+    /// One JSON object on standard output instead of text
     #[arg(long)]
     pub(crate) json: bool,
 }

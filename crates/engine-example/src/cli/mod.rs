@@ -7,12 +7,15 @@ mod compare;
 mod generate;
 mod inspect;
 mod output;
+mod pack;
 mod pairs;
 mod progress;
 mod quantize;
 mod score;
 mod session;
+mod synth;
 mod verify;
+mod warm;
 
 use args::{Cli, Command};
 use clap::Parser;
@@ -34,6 +37,10 @@ pub(crate) fn main() -> ExitCode {
         Command::Inspect(args) => inspect::run(&args),
         Command::Verify(args) => verify::run(&args),
         Command::Quantize(args) => quantize::run(&args),
+        Command::Pack(args) => pack::run(&args),
+        Command::Synth(args) => synth::run(&args),
+        Command::Warm(args) => warm::warm(&args),
+        Command::Evict(args) => warm::evict(&args),
         Command::Score(args) => score::run(&args),
     };
     match done {

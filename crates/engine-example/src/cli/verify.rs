@@ -4,7 +4,8 @@ use super::args::PoolArgs;
 use super::inspect::{Rope, open_pool, plural, warn};
 use super::{kind, message, output, progress};
 use anyhow::Result;
-use expert_tier::pool::{Problem, VerifyReport, verify};
+use expert_tier::Pool;
+use expert_tier::pool::{PoolFormat, Problem, VerifyReport, verify};
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
 use std::process::ExitCode;
@@ -20,10 +21,14 @@ pub(crate) fn run(args: &PoolArgs) -> Result<ExitCode> {
     let bytes = pool.files().iter().map(|file| file.identity.len).sum();
     let bar = progress::bytes_bar(bytes, "verify");
     let started = Instant::now();
-    let report = verify(&pool, threads, |done, total| {
+    let progress = |done, total| {
         bar.set_length(total);
         bar.set_position(done);
-    });
+    };
+    let report = match pool.format() {
+        PoolFormat::Packed => verify_packed(&pool, progress),
+        _ => verify(&pool, threads, progress).map_err(anyhow::Error::from),
+    };
     bar.finish_and_clear();
     let mut report = report?;
     // What the library cannot know: whether positions can be made of this config.
@@ -46,6 +51,29 @@ pub(crate) fn run(args: &PoolArgs) -> Result<ExitCode> {
     };
     eprintln!("error[{}]: {}{more}", first.kind, first.text.replace('\n', " "));
     Ok(ExitCode::FAILURE)
+}
+
+/// A packed pool carries a checksum for every expert and spine file; what it was made of was
+/// read when it was packed.
+fn verify_packed(pool: &Pool, progress: impl FnMut(u64, u64)) -> Result<VerifyReport> {
+    let checked = expert_tier::pack::verify(pool, progress)?;
+    let parts: usize = pool.layout().iter().map(|(_, expert)| expert.parts.len()).sum();
+    let mut problems: Vec<Problem> = checked
+        .mismatches
+        .iter()
+        .map(|mismatch| Problem { kind: "checksum-mismatch", text: mismatch.to_string() })
+        .collect();
+    if let Err(error) = pool.check_head() {
+        problems.push(Problem { kind: error.kind(), text: error.to_string() });
+    }
+    Ok(VerifyReport {
+        files: pool.files().len(),
+        bytes_read: checked.bytes,
+        tensors: parts + pool.spine().len(),
+        experts: checked.experts,
+        problems,
+        warnings: Vec::new(),
+    })
 }
 
 fn text(report: &VerifyReport, elapsed_ns: u64) -> String {

@@ -9,14 +9,14 @@ fn tier(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_tier")).args(arguments).output().unwrap()
 }
 
-fn json(arguments: &[&str]) -> Value {
+pub(super) fn json(arguments: &[&str]) -> Value {
     let output = tier(arguments);
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{arguments:?}: {errors}");
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-fn fails(arguments: &[&str], code: i32, words: &[&str]) {
+pub(super) fn fails(arguments: &[&str], code: i32, words: &[&str]) {
     let output = tier(arguments);
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(code), "{arguments:?}: {errors}");

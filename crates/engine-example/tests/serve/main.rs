@@ -4,6 +4,7 @@
 
 mod bundled;
 mod cli;
+mod pools;
 
 use engine_example::kernels::Isa;
 use engine_example::sampling::SamplingConfig;

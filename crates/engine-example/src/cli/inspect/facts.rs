@@ -110,7 +110,7 @@ impl Facts {
         let head = pool.check_head().ok();
         let mut facts = Self {
             path: pool.root().to_owned(),
-            format: "safetensors",
+            format: pool.format().name(),
             files: files(pool),
             file_bytes: pool.files().iter().map(|file| file.identity.len).sum(),
             model_type: config.map(|config| config.model_type.clone()),
