@@ -13,11 +13,14 @@ pub enum Admission {
     DropBehind,
     /// `O_DIRECT` into buffers of the tier: nothing is cached.
     Direct,
+    /// `preadv2` with `RWF_DONTCACHE` (Linux 6.14) into buffers of the tier: read through the
+    /// page cache, which drops each page as soon as it is copied.
+    DontCache,
 }
 
 impl Admission {
     /// Every arm, the admitting one first.
-    pub const ALL: [Self; 3] = [Self::Admit, Self::DropBehind, Self::Direct];
+    pub const ALL: [Self; 4] = [Self::Admit, Self::DropBehind, Self::Direct, Self::DontCache];
 
     /// The name used on command lines and in reports.
     #[must_use]
@@ -26,6 +29,7 @@ impl Admission {
             Self::Admit => "admit",
             Self::DropBehind => "drop-behind",
             Self::Direct => "direct",
+            Self::DontCache => "dont-cache",
         }
     }
 }

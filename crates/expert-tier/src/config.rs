@@ -12,7 +12,8 @@ pub struct TierConfig {
     /// Threads that wait for storage, 1 to [`TierConfig::MAX_FILL_THREADS`]. Eight keep a
     /// device's queue busy; they burn no CPU while they wait.
     pub fill_threads: usize,
-    /// How missing pages are read; `None` takes the best this kernel has.
+    /// How missing pages are read; `None` takes the best this kernel has, a method is either
+    /// used or refused.
     pub fill_method: Option<FillMethod>,
     /// Ask for 2 MiB folios behind extents that cover whole 2 MiB windows.
     pub huge_folios: bool,

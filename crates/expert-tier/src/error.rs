@@ -1,6 +1,10 @@
-use crate::pool::{Dtype, FileIdentity, PartRole};
+mod detail;
+
+pub use detail::{ExpertSetProblem, OffsetProblem};
+
+use crate::pool::{Dtype, FileIdentity};
+use detail::{AlsoIn, Because, Of, Room};
 use router_trace::ExpertId;
-use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
@@ -60,12 +64,39 @@ pub enum TierError {
         #[source]
         source: io::Error,
     },
-    /// The file system does not do direct reads.
-    #[error("{}: cannot be opened for direct reads: {source}", path.display())]
+    /// Pages could not be read while they were in use: the file was cut, or a sector is bad.
+    #[error(
+        "{}: bytes {offset} to {} could not be read while they were in use (the file was cut, or \
+         its device failed)",
+        path.display(), offset + len
+    )]
+    Poisoned {
+        /// The file.
+        path: PathBuf,
+        /// First byte that is lost.
+        offset: u64,
+        /// Bytes that are lost.
+        len: u64,
+    },
+    /// Reads past the page cache that cannot be had here: refused, or not what they claim.
+    #[error("{}: no {reads} reads here: {reason}{}", path.display(), Because(source.as_ref()))]
     DirectUnavailable {
         /// The file.
         path: PathBuf,
-        /// The system's answer.
+        /// Which reads: the admission that asks for them.
+        reads: &'static str,
+        /// What was tried, with the numbers, and what was found.
+        reason: String,
+        /// The system's answer; `None` if it took the call and did something else.
+        #[source]
+        source: Option<io::Error>,
+    },
+    /// A way to read missing pages that was asked for and cannot be had.
+    #[error("missing pages cannot be read by {method}: {source}")]
+    FillUnavailable {
+        /// The method's name.
+        method: &'static str,
+        /// Why not.
         #[source]
         source: io::Error,
     },
@@ -91,7 +122,7 @@ pub enum TierError {
         /// Its size.
         bytes: u64,
         /// Which limit is in the way.
-        limit: &'static str,
+        limit: String,
         /// That limit.
         limit_bytes: u64,
         /// The system's answer; `None` if it was not asked, since it would have killed.
@@ -402,81 +433,14 @@ pub enum TierError {
     },
 }
 
-/// What is wrong with a tensor's range; numbers are bytes from the start of the data section.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "the messages say what the fields are")]
-pub enum OffsetProblem {
-    #[error("its range begins at {begin}, after its end {end}")]
-    Reversed { begin: u64, end: u64 },
-    #[error("its range [{begin},{end}) overlaps {other}, which ends at {other_end}")]
-    Overlap { begin: u64, end: u64, other: String, other_end: u64 },
-    #[error("bytes [{begin},{end}) before it belong to no tensor")]
-    Hole { begin: u64, end: u64 },
-    #[error("its range [{begin},{end}) lies past the data section of {data_len} bytes")]
-    Outside { begin: u64, end: u64, data_len: u64 },
-    #[error("it is the last and ends at {end}, but the data section has {data_len} bytes")]
-    Trailing { end: u64, data_len: u64 },
-}
-
-/// How the experts of a layer differ from what the config says.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[expect(missing_docs, reason = "the messages say what the fields are")]
-pub enum ExpertSetProblem {
-    #[error("the config asks for {wanted} experts there, the checkpoint has none")]
-    NoExperts { wanted: usize },
-    #[error("the config makes it dense, the checkpoint has {found} experts there")]
-    ShouldBeDense { found: usize },
-    #[error("expert {index} is missing ({wanted} experts wanted, {found} found)")]
-    Missing { index: usize, wanted: usize, found: usize },
-    #[error("expert {index} is one too many ({wanted} experts wanted, {found} found)")]
-    TooMany { index: usize, wanted: usize, found: usize },
-    #[error("expert {index} has no {role:?} tensor")]
-    NoPart { index: u16, role: PartRole },
-}
-
-struct Because<'a>(Option<&'a io::Error>);
-
-impl fmt::Display for Because<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.map_or(Ok(()), |error| write!(f, ": {error}"))
-    }
-}
-
-struct Room<'a>(Option<u64>, Option<&'a io::Error>);
-
-impl fmt::Display for Room<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(available) = self.0 {
-            write!(f, ", {available} are free")?;
-        }
-        self.1.map_or(Ok(()), |error| write!(f, ": {error}"))
-    }
-}
-
-struct Of<'a>(Option<&'a str>);
-
-impl fmt::Display for Of<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.map_or(Ok(()), |name| write!(f, "{name}: "))
-    }
-}
-
-struct AlsoIn<'a>(Option<&'a str>);
-
-impl fmt::Display for AlsoIn<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.map_or(Ok(()), |other| write!(f, ", also as or in {other}"))
-    }
-}
-
 impl TierError {
     /// The category, stable across versions: what scripts and tests compare.
     #[must_use]
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Io { .. } => "io",
-            Self::FileChanged { .. } | Self::Fill { .. } => "io-changed",
-            Self::DirectUnavailable { .. } => "device-unavailable",
+            Self::FileChanged { .. } | Self::Fill { .. } | Self::Poisoned { .. } => "io-changed",
+            Self::DirectUnavailable { .. } | Self::FillUnavailable { .. } => "device-unavailable",
             Self::Memory { .. }
             | Self::Lock { .. }
             | Self::Threads { .. }

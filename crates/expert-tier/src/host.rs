@@ -118,6 +118,16 @@ impl Storage {
     }
 }
 
+/// Logical block size of the device that holds `path`, the least that it reads.
+pub(crate) fn logical_block_bytes(st_dev: u64, path: &Path, root: &SystemRoot) -> Option<u64> {
+    let device = DeviceNumber::from_st_dev(st_dev);
+    let device = match device.major {
+        0 => *behind_anonymous(device, Some(path), root).ok()?.first()?,
+        _ => device,
+    };
+    queue_number(device, "logical_block_size", root).ok()
+}
+
 /// A partition has no queue of its own: its disk, the directory above, has.
 fn queue_number(device: DeviceNumber, name: &str, root: &SystemRoot) -> Result<u64, Unavailable> {
     let own = format!("/sys/dev/block/{device}/queue/{name}");

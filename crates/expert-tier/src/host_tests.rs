@@ -56,6 +56,7 @@ fn a_partition_has_its_disks_queue() {
     let (dir, root) = tree(&[
         ("sys/devices/sda/queue/max_sectors_kb", "1280\n"),
         ("sys/devices/sda/queue/read_ahead_kb", "128\n"),
+        ("sys/devices/sda/queue/logical_block_size", "4096\n"),
         ("sys/devices/sda/sda1/dev", "8:1\n"),
         ("sys/dev/block/x", ""),
     ]);
@@ -72,7 +73,11 @@ fn a_partition_has_its_disks_queue() {
     fs::write(dir.path().join("sys/class/bdi/8:1/read_ahead_kb"), "4096").unwrap();
     assert_eq!(probe(&root).read_ahead_kb, Ok(4096));
 
+    let block = |root| logical_block_bytes(libc::makedev(8, 1), dir.path(), root);
+    assert_eq!(block(&root), Some(4096));
+
     let (_dir, empty) = tree(&[]);
+    assert_eq!(block(&empty), None);
     let reason = probe(&empty).max_sectors_kb.unwrap_err().reason;
     assert!(reason.contains("/sys/dev/block/8:1/queue/max_sectors_kb"), "{reason}");
 }

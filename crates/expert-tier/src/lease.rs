@@ -1,5 +1,6 @@
 use crate::admission::Admission;
-use crate::fill::direct::DirectExpert;
+use crate::error::TierError;
+use crate::fill::direct::BufferExpert;
 use crate::tier::Shared;
 use crate::view::{Bytes, ExpertView, PartView};
 use router_trace::ExpertId;
@@ -10,6 +11,10 @@ use std::sync::Arc;
 /// It holds the mapping (or the buffers), not a borrow of the tier, so it can be moved to
 /// another thread and can outlive the call that made it. Dropping it is the only way by which
 /// memory is unmapped, reused or forgotten.
+///
+/// What nobody can promise is that the file stays as it was. Whoever computed with the bytes
+/// calls [`Adopted::check`] before the result is used: a page that could not be read (a cut file,
+/// a bad sector) reads as zeros instead of ending the process, and the check then fails.
 #[derive(Debug)]
 pub struct Adopted {
     pub(crate) shared: Arc<Shared>,
@@ -20,7 +25,7 @@ pub struct Adopted {
 pub(crate) struct AdoptedExpert {
     pub(crate) id: ExpertId,
     /// `None`: the mapping itself holds the bytes.
-    pub(crate) direct: Option<DirectExpert>,
+    pub(crate) buffer: Option<BufferExpert>,
 }
 
 impl Adopted {
@@ -41,6 +46,18 @@ impl Adopted {
         self.experts.is_empty()
     }
 
+    /// Whether everything that was read through this lease so far came from the files as they
+    /// were opened. To be called after the computation and before its result is used.
+    ///
+    /// # Errors
+    /// [`TierError::Poisoned`] if pages of these experts could not be read while they were in
+    /// use, [`TierError::FileChanged`] if a file was cut or rewritten in place. The result must
+    /// then be thrown away. Leases on other files stay valid; later adoptions of the same bytes
+    /// fail as well.
+    pub fn check(&self) -> Result<(), TierError> {
+        self.shared.check(self.experts.iter().map(|expert| expert.id))
+    }
+
     fn view<'a>(&'a self, expert: &'a AdoptedExpert) -> ExpertView<'a> {
         let layout = self.shared.layout(expert.id);
         let parts = layout.parts.iter().map(|part| PartView {
@@ -48,8 +65,8 @@ impl Adopted {
             dtype: part.dtype,
             rows: part.rows,
             cols: part.cols,
-            bytes: Bytes::Host(match &expert.direct {
-                Some(direct) => direct.bytes(layout, part),
+            bytes: Bytes::Host(match &expert.buffer {
+                Some(buffer) => buffer.bytes(layout, part),
                 None => self.shared.mapping.bytes(part.extent),
             }),
         });

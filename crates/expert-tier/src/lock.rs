@@ -13,10 +13,17 @@ pub(crate) fn lock(
     root: &SystemRoot,
 ) -> Result<(), TierError> {
     let bytes = memory.len() as u64;
-    if let Some(headroom) = MemoryLimits::read(root).headroom_bytes()
+    let limits = MemoryLimits::read(root);
+    if let Some(headroom) = limits.headroom_bytes()
         && bytes > headroom
     {
-        let limit = "memory left in the control group or the machine";
+        let by_group = limits.available_bytes.is_none_or(|available| headroom < available);
+        let limit = match (limits.limit_bytes, &limits.limit_path) {
+            (Some(most), Some(path)) if by_group => {
+                format!("what is left of the control group's {most} ({})", path.display())
+            }
+            _ => "what is left of the machine's memory".to_owned(),
+        };
         return Err(TierError::Lock { what, bytes, limit, limit_bytes: headroom, source: None });
     }
     memory.lock().map_err(|source| {
@@ -24,7 +31,7 @@ pub(crate) fn lock(
         TierError::Lock {
             what,
             bytes,
-            limit: "RLIMIT_MEMLOCK",
+            limit: "RLIMIT_MEMLOCK (ulimit -l)".to_owned(),
             limit_bytes: soft,
             source: Some(source),
         }

@@ -105,6 +105,27 @@ impl ResidencyProbe {
     /// [`io::ErrorKind::InvalidInput`] if the extent is not inside the mapping; otherwise
     /// what the kernel answers.
     pub fn missing_bytes(&self, file: &File, map: &[u8], offset: u64, len: u64) -> io::Result<u64> {
+        self.missing(Some(file), map, offset, len)
+    }
+
+    /// Whether a question needs a descriptor of the file; without, the mapping is enough.
+    pub(crate) fn needs_file(&self) -> bool {
+        self.kind != ProbeKind::Mincore
+    }
+
+    /// The same as [`missing_bytes`](Self::missing_bytes); `file` may be missing if it is not
+    /// [needed](Self::needs_file).
+    pub(crate) fn missing(
+        &self,
+        file: Option<&File>,
+        map: &[u8],
+        offset: u64,
+        len: u64,
+    ) -> io::Result<u64> {
+        let file = || {
+            let why = "this probe needs an open file";
+            file.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, why))
+        };
         let inside = offset.checked_add(len).is_some_and(|end| end <= map.len() as u64);
         if !inside {
             let text = format!(
@@ -127,11 +148,11 @@ impl ResidencyProbe {
             }
             ProbeKind::Cachestat => {
                 let present =
-                    cachestat_present(file, first * self.page_bytes, pages * self.page_bytes)?;
+                    cachestat_present(file()?, first * self.page_bytes, pages * self.page_bytes)?;
                 pages.saturating_sub(present)
             }
             ProbeKind::ReadNoWait => {
-                if last_byte_present(file, offset + len - 1)? {
+                if last_byte_present(file()?, offset + len - 1)? {
                     0
                 } else {
                     pages

@@ -1,5 +1,6 @@
 use crate::error::TierError;
 use crate::observe::SystemRoot;
+use crate::pool::handles::{Handles, OpenAs};
 use crate::pool::{Dtype, Pool, SpineTensor};
 use memmap2::{Advice, MmapMut};
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
@@ -81,11 +82,11 @@ impl Spine {
         if placement == SpinePlacement::Locked {
             crate::lock::lock(&memory, "the spine", &SystemRoot::default())?;
         }
-        let files = open_files(pool)?;
+        let files = Handles::new(pool, OpenAs::Plain);
         let mut done = 0_u64;
         for (tensor, start) in tensors.values() {
             let target = &mut memory[*start..*start + tensor.extent.len as usize];
-            let file = &files[tensor.extent.file as usize];
+            let file = &*files.get(tensor.extent.file)?;
             for (index, chunk) in target.chunks_mut(READ_BYTES).enumerate() {
                 let offset = tensor.extent.offset + (index * READ_BYTES) as u64;
                 file.read_exact_at(chunk, offset).map_err(|source| TierError::Fill {
@@ -98,11 +99,10 @@ impl Spine {
                 done += chunk.len() as u64;
                 progress(done, total as u64);
             }
-            forget(file, tensor).map_err(|source| TierError::Io {
-                path: pool.files()[tensor.extent.file as usize].path.clone(),
-                operation: "evict",
-                source,
-            })?;
+            if let Err(error) = forget(file, tensor) {
+                // Only a request: a second copy that stays costs room, nothing else.
+                tracing::debug!(%error, tensor = tensor.stored_name, "not evicted");
+            }
         }
         Ok(Self { inner: Arc::new(Inner { memory, tensors, placement }) })
     }
@@ -152,17 +152,6 @@ impl AsRef<[u8]> for SpineBytes {
     fn as_ref(&self) -> &[u8] {
         &self.inner.memory[self.range.clone()]
     }
-}
-
-fn open_files(pool: &Pool) -> Result<Vec<File>, TierError> {
-    let open = |file: &crate::pool::PoolFile| {
-        File::open(&file.path).map_err(|source| TierError::Io {
-            path: file.path.clone(),
-            operation: "open",
-            source,
-        })
-    };
-    pool.files().iter().map(open).collect()
 }
 
 /// The copy is ours now; the page cache need not keep a second one.

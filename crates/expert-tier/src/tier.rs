@@ -1,21 +1,29 @@
 use crate::admission::Admission;
 use crate::config::TierConfig;
 use crate::error::TierError;
-use crate::fill::direct::DirectReader;
+use crate::evict;
+use crate::fill::direct::{BufferReader, Method, missing_bytes};
 use crate::fill::{FillMethod, FillPlan, Filler, PlanLimits};
+use crate::guard::Guard;
 use crate::host::{self, Storage};
 use crate::lease::{Adopted, AdoptedExpert};
+use crate::notice::Notice;
 use crate::observe::{BlockCounters, SystemRoot, Unavailable};
-use crate::pool::map::{HUGE_BYTES, MappedFile, Mapping};
+use crate::pool::map::{HUGE_BYTES, Mapping};
 use crate::pool::{ExpertLayout, Extent, Pool};
 use crate::residency::{ProbeKind, ResidencyProbe};
 use crate::stats::{Counters, Snapshot};
 use parking_lot::{Condvar, Mutex};
 use router_trace::{ExpertId, Route};
-use std::collections::{HashMap, HashSet};
-use std::os::unix::fs::MetadataExt;
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::fs::File;
+use std::path::Path;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// How often an eviction is tried before what is left is reported.
+const EVICT_ATTEMPTS: usize = 4;
+const EVICT_PAUSE: Duration = Duration::from_millis(5);
 
 /// Serves a pool's experts where they lie in the page cache.
 ///
@@ -30,12 +38,16 @@ pub struct Tier {
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) config: TierConfig,
+    /// Before the mapping: fields are dropped in this order.
+    guard: Guard,
     pub(crate) mapping: Mapping,
     pool: Pool,
     filler: Filler,
-    direct: Option<Arc<DirectReader>>,
+    /// For the arms that do not use the mapping.
+    reader: Option<Arc<BufferReader>>,
     /// One a file: what tells the truth depends on who owns it.
     probes: Vec<ResidencyProbe>,
+    notices: Vec<Notice>,
     page_bytes: u64,
     edge_bytes: u64,
     counters: Counters,
@@ -68,19 +80,25 @@ impl Tier {
                 extent.offset.next_multiple_of(HUGE_BYTES) + HUGE_BYTES <= extent.end()
             })
         });
-        let mapping = Mapping::open(&pool, config.huge_folios && has_windows)?;
-        let method = config.fill_method.unwrap_or_else(FillMethod::detect);
-        let filler = Filler::new(config.fill_threads, method)?;
-        let direct = match config.admission {
-            Admission::Direct => Some(Arc::new(DirectReader::open(&mapping)?)),
-            Admission::Admit | Admission::DropBehind => None,
-        };
+        let mut notices = Vec::new();
+        let filler = Filler::new(config.fill_threads, config.fill_method, &mut notices)?;
+        let huge = config.huge_folios && has_windows && filler.method() != FillMethod::WillNeed;
+        let mapping = Mapping::open(&pool, huge)?;
         let probes = choose_probes(&mapping, config.probe)?;
+        let reader = match Method::of(config.admission) {
+            Some(method) => Some(BufferReader::open(&pool, method, &mapping, &probes)?),
+            None => None,
+        };
+        let guard = Guard::new(&mapping);
+        notices.extend(guard.notice().cloned());
+        notices.extend(remarks(&mapping, &probes, config, reader.as_ref()));
         let shared = Shared {
             config,
+            guard,
             filler,
-            direct,
+            reader: reader.map(Arc::new),
             probes,
+            notices,
             page_bytes: host::page_bytes(),
             edge_bytes: edge_bytes(&mapping),
             mapping,
@@ -118,12 +136,13 @@ impl Tier {
         }
         // The lease exists before its bytes do: if the fill fails, its drop undoes the holds.
         shared.hold(&ids);
-        let experts = ids.iter().map(|&id| AdoptedExpert { id, direct: None }).collect();
+        let experts = ids.iter().map(|&id| AdoptedExpert { id, buffer: None }).collect();
         let mut adopted = Adopted { shared: Arc::clone(shared), experts };
-        let mut delta = match &shared.direct {
-            Some(direct) => shared.read_direct(direct, &ids, &mut adopted)?,
+        let mut delta = match &shared.reader {
+            Some(reader) => shared.read_buffers(reader, &ids, &mut adopted)?,
             None => shared.fill_missing(&ids)?,
         };
+        adopted.check()?;
         delta.adoptions = 1;
         delta.adopt_ns = elapsed_ns(started);
         shared.counters.add(&delta);
@@ -160,6 +179,28 @@ impl Tier {
         self.shared.filler.method()
     }
 
+    /// How the bytes of adopted experts are read, in words for a report: `mapping`;
+    /// `read+dontneed` (filled and used as `mapping`, forgotten behind the last lease);
+    /// `o-direct (align 512)`; `rwf-dontcache`. The last two say `not proved` where no page
+    /// could be watched staying out of the page cache.
+    #[must_use]
+    pub fn read_channel(&self) -> String {
+        match &self.shared.reader {
+            Some(reader) => reader.channel(),
+            None if self.shared.config.admission == Admission::DropBehind => {
+                "read+dontneed".to_owned()
+            }
+            None => "mapping".to_owned(),
+        }
+    }
+
+    /// What a person should know about how this tier works here: which better way could not be
+    /// had, and why. Each thing once.
+    #[must_use]
+    pub fn notices(&self) -> &[Notice] {
+        &self.shared.notices
+    }
+
     /// Whether the mapping can hold 2 MiB folios.
     #[must_use]
     pub fn huge_folios(&self) -> bool {
@@ -171,8 +212,18 @@ impl Tier {
     /// # Errors
     /// [`Unavailable`] with the reason where no block device can be named (overlays, tmpfs).
     pub fn device_counters(&self, root: &SystemRoot) -> Result<BlockCounters, Unavailable> {
-        let files = self.shared.mapping.files();
-        BlockCounters::for_files(files.iter().map(|mapped| (&mapped.file, &*mapped.path)), root)
+        // One file a file system is enough, and as many descriptors.
+        let mapping = &self.shared.mapping;
+        let mut seen = HashSet::new();
+        let mut files: Vec<(Arc<File>, &Path)> = Vec::new();
+        for (index, mapped) in (0_u32..).zip(mapping.files()) {
+            if seen.insert(mapped.dev) {
+                let file = mapping.handle(index);
+                let file = file.map_err(|error| Unavailable::new(error.to_string()))?;
+                files.push((file, &mapped.path));
+            }
+        }
+        BlockCounters::for_files(files.iter().map(|(file, path)| (&**file, *path)), root)
     }
 
     /// What a probe finds in the page cache of these experts (of all, with `None`).
@@ -190,14 +241,44 @@ impl Tier {
         Ok(sum)
     }
 
-    /// Ask the page cache to forget these experts (all, with `None`), and probe what is left.
-    /// Pages that another process maps or writes stay: the answer tells, it does not assume.
+    /// Ask the page cache to forget these experts (all, with `None`: then their whole files), and
+    /// probe what is left of the pages that were to go. A page that other experts need as well is
+    /// not one of them; pages that another process maps or writes stay: the answer tells, it does
+    /// not assume.
     ///
     /// # Errors
     /// [`TierError::UnknownExpert`], or a system that refuses.
     pub fn evict(&self, experts: Option<&[ExpertId]>) -> Result<Residency, TierError> {
-        self.shared.each_extent(experts, |extent| self.shared.forget(extent))?;
-        self.residency(experts)
+        let shared = &self.shared;
+        // Finds ids that the pool does not have.
+        shared.each_extent(experts, |_| Ok(()))?;
+        let runs = match experts {
+            // As few and as long as can be: a folio leaves only if a range covers all of it, and
+            // one that was read ahead may hold several experts.
+            Some(ids) => evict::private_pages(shared.pool.layout(), ids, shared.page_bytes),
+            None => (0_u32..)
+                .zip(shared.mapping.files())
+                .map(|(file, mapped)| Extent { file, offset: 0, len: mapped.len() })
+                .filter(|whole| whole.len > 0)
+                .collect(),
+        };
+        let mut left = shared.forget_runs(&runs)?;
+        for _ in 1..EVICT_ATTEMPTS {
+            if left.resident_bytes == 0 {
+                break;
+            }
+            // Dirty pages leave once they are written, isolated ones once reclaim lets go.
+            for file in runs.iter().map(|run| run.file).collect::<BTreeSet<_>>() {
+                drop(shared.mapping.handle(file)?.sync_data());
+            }
+            std::thread::sleep(EVICT_PAUSE);
+            left = shared.forget_runs(&runs)?;
+        }
+        match experts {
+            Some(_) => Ok(left),
+            // Other tensors of the files are nobody's question.
+            None => self.residency(None),
+        }
     }
 }
 
@@ -207,17 +288,23 @@ impl Shared {
         self.pool.layout().expert(id).expect("a lease only names experts of its pool")
     }
 
-    fn read_direct(
+    /// Whether the bytes of `ids` are still those of the files that were opened.
+    pub(crate) fn check(&self, ids: impl Iterator<Item = ExpertId>) -> Result<(), TierError> {
+        let extents = ids.flat_map(|id| self.layout(id).extents.iter().copied());
+        self.guard.check(&self.mapping, &self.pool, extents)
+    }
+
+    fn read_buffers(
         &self,
-        direct: &Arc<DirectReader>,
+        reader: &Arc<BufferReader>,
         ids: &[ExpertId],
         adopted: &mut Adopted,
     ) -> Result<Snapshot, TierError> {
         let started = Instant::now();
         let layouts: Vec<&ExpertLayout> = ids.iter().map(|&id| self.layout(id)).collect();
-        let buffers = direct.read(&self.filler, &self.mapping, &layouts)?;
+        let buffers = reader.read(&self.filler, &self.mapping, &layouts)?;
         for (expert, buffer) in adopted.experts.iter_mut().zip(buffers) {
-            expert.direct = Some(buffer);
+            expert.buffer = Some(buffer);
         }
         let nominal = layouts.iter().map(|layout| layout.nominal_bytes()).sum();
         let pages = layouts.iter().flat_map(|layout| layout.extents.iter());
@@ -308,13 +395,12 @@ impl Shared {
         for &id in ids {
             for &extent in &self.layout(id).extents {
                 let mapped = self.mapping.file(extent.file);
-                let file_len = mapped.map().map_or(0, |map| map.len() as u64);
                 let limits = PlanLimits {
                     page_bytes: self.page_bytes,
                     window_bytes: if mapped.huge { HUGE_BYTES } else { 0 },
                     edge_bytes: self.edge_bytes,
                 };
-                plan.add(extent, file_len, limits);
+                plan.add(extent, mapped.len(), limits);
             }
         }
         self.filler.fill(&self.mapping, &plan)
@@ -326,33 +412,37 @@ impl Shared {
 
     /// Bytes of the extent's pages that are not in the page cache.
     fn missing_bytes(&self, extent: Extent) -> Result<u64, TierError> {
-        let mapped = self.mapping.file(extent.file);
         let (offset, len) = self.pages(extent);
-        let map = mapped.map().map_or(&[][..], |map| map);
-        self.probes[extent.file as usize].missing_bytes(&mapped.file, map, offset, len).map_err(
-            |source| TierError::Io { path: mapped.path.clone(), operation: "probe", source },
-        )
+        let probe = self.probes[extent.file as usize];
+        missing_bytes(&self.mapping, probe, extent.file, offset, len)
     }
 
     /// Start and length of the whole pages that the extent touches, up to the end of the file.
     fn pages(&self, extent: Extent) -> (u64, u64) {
         let start = extent.offset / self.page_bytes * self.page_bytes;
-        let file_len = self.mapping.file(extent.file).map().map_or(0, |map| map.len() as u64);
+        let file_len = self.mapping.file(extent.file).len();
         (start, extent.end().next_multiple_of(self.page_bytes).min(file_len) - start)
     }
 
     /// Forget whole pages, the outer ones too: a half-used page left behind would make the next
     /// read of a comparator arm cheaper than it claims to be.
     fn forget(&self, extent: Extent) -> Result<(), TierError> {
-        let mapped = self.mapping.file(extent.file);
         let (offset, len) = self.pages(extent);
         // Up to the page's end: the kernel keeps the last page if only a part of it is named.
         let len = len.next_multiple_of(self.page_bytes);
-        mapped.forget(offset, len).map_err(|source| TierError::Io {
-            path: mapped.path.clone(),
-            operation: "evict",
-            source,
-        })
+        self.mapping.forget(extent.file, offset, len)
+    }
+
+    /// Forget these page runs, and probe what is left of them.
+    fn forget_runs(&self, runs: &[Extent]) -> Result<Residency, TierError> {
+        let mut left = Residency::default();
+        for &run in runs {
+            self.forget(run)?;
+            let (_, total) = self.pages(run);
+            left.total_bytes += total;
+            left.resident_bytes += total - self.missing_bytes(run)?;
+        }
+        Ok(left)
     }
 
     fn each_extent(
@@ -408,14 +498,51 @@ fn choose_probes(
     mapping: &Mapping,
     forced: Option<ProbeKind>,
 ) -> Result<Vec<ResidencyProbe>, TierError> {
-    let choose = |mapped: &MappedFile| {
-        ResidencyProbe::choose(&mapped.file, forced).map_err(|source| TierError::Io {
-            path: mapped.path.clone(),
+    let choose = |(index, path): (u32, &Path)| {
+        let file = mapping.handle(index)?;
+        ResidencyProbe::choose(&file, forced).map_err(|source| TierError::Io {
+            path: path.to_owned(),
             operation: "probe",
             source,
         })
     };
-    mapping.files().iter().map(choose).collect()
+    (0_u32..).zip(mapping.files().iter().map(|mapped| &*mapped.path)).map(choose).collect()
+}
+
+/// What is not as it could be, each thing once, with the first file that shows it.
+fn remarks(
+    mapping: &Mapping,
+    probes: &[ResidencyProbe],
+    config: TierConfig,
+    reader: Option<&BufferReader>,
+) -> Vec<Notice> {
+    let files = mapping.files();
+    let mut notices = Vec::new();
+    let mut small = files.iter().filter_map(|file| Some((file, file.not_huge.as_ref()?)));
+    if let Some((file, why)) = small.next() {
+        let more = small.count();
+        let text = format!("{}: no 2 MiB folios: {why}", file.path.display());
+        notices.push(Notice::info(match more {
+            0 => text,
+            _ => format!("{text} (and {more} more files)"),
+        }));
+    }
+    let mut doubted = files.iter().zip(probes).filter(|(_, probe)| probe.needs_file());
+    if config.probe.is_none()
+        && let Some((file, probe)) = doubted.next()
+    {
+        let (path, kind) = (file.path.display(), probe.kind());
+        notices.push(Notice::info(format!(
+            "{path}: residency is asked by {kind:?}, as mincore does not tell it here"
+        )));
+    }
+    if reader.is_some_and(|reader| reader.unproved() > 0) {
+        let arm = config.admission;
+        notices.push(Notice::warning(format!(
+            "{arm}: not proved to pass the page cache by: every page that was tried stays in it"
+        )));
+    }
+    notices
 }
 
 /// Longest piece that one advice call really brings in: calls are clipped to the device's
@@ -425,8 +552,7 @@ fn edge_bytes(mapping: &Mapping) -> u64 {
     let mut seen = HashSet::new();
     let mut window_kb = u64::MAX;
     for mapped in mapping.files() {
-        let device = mapped.file.metadata().map_or(0, |metadata| metadata.dev());
-        if seen.insert(device) {
+        if seen.insert(mapped.dev) {
             let storage = Storage::probe(&mapped.path, &SystemRoot::default());
             let found = storage.ok().and_then(|storage| storage.read_ahead_kb.ok());
             window_kb = window_kb.min(found.unwrap_or(FALLBACK_KB));

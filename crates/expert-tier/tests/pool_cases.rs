@@ -341,3 +341,31 @@ fn what_cannot_be_mapped_is_refused_without_blocking() {
     let error = Pool::open("/dev/zero").unwrap_err();
     assert_eq!(error.kind(), "not-a-model");
 }
+
+#[test]
+fn files_in_sub_folders_are_one_model_if_the_config_lies_above_them() {
+    let source = cases().join("O05/whole.safetensors");
+    let dir = tempfile::tempdir().unwrap();
+    let below = dir.path().join("layer0");
+    fs::create_dir(&below).unwrap();
+    fs::copy(source, below.join("experts.safetensors")).unwrap();
+    assert_eq!(Pool::open(dir.path()).unwrap_err().kind(), "not-a-model", "no config");
+    fs::write(dir.path().join("config.json"), "{}").unwrap();
+    assert!(Pool::open(dir.path()).unwrap().layout().total_experts() > 0);
+    fs::write(below.join("config.json"), "{}").unwrap();
+    assert_eq!(Pool::open(dir.path()).unwrap_err().kind(), "not-a-model", "a model of its own");
+}
+
+#[test]
+fn the_dense_part_opens_alone() {
+    let path = cases().join("O14/layer_without_experts");
+    assert_eq!(Pool::open(&path).unwrap_err().kind(), "config-inconsistent");
+    let spine = Pool::open_spine(&path).unwrap();
+    assert_eq!(spine.layout().total_experts(), 0);
+    let whole = cases().join("O05/whole.safetensors");
+    assert_eq!(
+        Pool::open_spine(&whole).unwrap().spine(),
+        Pool::open(&whole).unwrap().spine(),
+        "the same dense part"
+    );
+}

@@ -1,20 +1,31 @@
-//! The unbuffered comparator: `O_DIRECT` reads into buffers of ours, past the page cache.
+//! The unbuffered comparators: reads into buffers of ours that leave nothing in the page cache.
+//!
+//! What a file system calls direct need not be: some take `O_DIRECT` and read through the cache
+//! all the same. So each is tried once when the tier opens, on a page that a probe found absent,
+//! and called unbuffered only if the probe still finds it absent afterwards.
+#![expect(unsafe_code, reason = "island 2: statx and preadv2 have no safe wrapper for these flags")]
 
 use super::{Filler, Piece, piece_error};
+use crate::admission::Admission;
 use crate::error::TierError;
-use crate::pool::map::{MappedFile, Mapping};
-use crate::pool::{ExpertLayout, Extent, Part};
+use crate::host::{FsKind, Storage, logical_block_bytes, page_bytes};
+use crate::observe::SystemRoot;
+use crate::pool::handles::{Handles, OpenAs, refused};
+use crate::pool::map::{HUGE_BYTES, Mapping};
+use crate::pool::{ExpertLayout, Extent, Part, Pool};
+use crate::residency::{ProbeKind, ResidencyProbe};
 use memmap2::{Advice, MmapMut};
 use parking_lot::Mutex;
 use rayon::iter::{IndexedParallelIterator, IntoParallelIterator, ParallelIterator};
-use std::fs::{File, OpenOptions};
+use std::collections::HashSet;
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-/// Offsets, lengths and addresses of direct reads are multiples of this: at least the logical
-/// block size of every device in use (512 or 4096 bytes).
-const ALIGN_BYTES: u64 = 4096;
+/// Block size where neither the file system nor the device says one: the largest in use.
+const FALLBACK_BLOCK_BYTES: u64 = 4096;
 
 /// One read: large enough for a device's full rate, small enough to spread over the threads.
 const READ_BYTES: usize = 1 << 20;
@@ -22,30 +33,113 @@ const READ_BYTES: usize = 1 << 20;
 /// Buffers kept for the next route; more are given back to the system.
 const SPARE_BUFFERS: usize = 64;
 
-/// The pool's files, opened for direct reads, and the buffers these go to.
+/// How bytes get past the page cache.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Method {
+    Direct,
+    DontCache,
+}
+
+/// Reads experts into buffers of ours.
 #[derive(Debug)]
-pub(crate) struct DirectReader {
-    files: Vec<File>,
+pub(crate) struct BufferReader {
+    method: Method,
+    handles: Handles,
+    /// By file: offsets and lengths of reads are multiples of this.
+    block_bytes: Vec<u64>,
+    page_bytes: u64,
+    /// The file systems of which no absent page could be had to watch.
+    unproved: usize,
     spare: Mutex<Vec<MmapMut>>,
 }
 
 /// One expert's bytes in a buffer of ours; the buffer goes back when this drops.
 #[derive(Debug)]
-pub(crate) struct DirectExpert {
+pub(crate) struct BufferExpert {
     buffer: Option<MmapMut>,
-    home: Arc<DirectReader>,
-    /// Where each extent's aligned range starts in the buffer.
+    home: Arc<BufferReader>,
+    /// Where each extent's aligned range starts in the buffer: at a page.
     starts: Box<[usize]>,
 }
 
-impl DirectReader {
-    pub(crate) fn open(mapping: &Mapping) -> Result<Self, TierError> {
-        let files = mapping.files().iter().map(|mapped| {
-            OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(&mapped.path).map_err(
-                |source| TierError::DirectUnavailable { path: mapped.path.clone(), source },
-            )
-        });
-        Ok(Self { files: files.collect::<Result<_, _>>()?, spare: Mutex::default() })
+impl Method {
+    /// The method of an arm; `None` for arms that use the mapping.
+    pub(crate) fn of(admission: Admission) -> Option<Self> {
+        match admission {
+            Admission::Admit | Admission::DropBehind => None,
+            Admission::Direct => Some(Self::Direct),
+            Admission::DontCache => Some(Self::DontCache),
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Direct => Admission::Direct.name(),
+            Self::DontCache => Admission::DontCache.name(),
+        }
+    }
+
+    fn read_at(self, file: &File, target: &mut [u8], offset: u64) -> io::Result<usize> {
+        match self {
+            Self::Direct => file.read_at(target, offset),
+            Self::DontCache => read_dont_cache(file, target, offset),
+        }
+    }
+}
+
+impl BufferReader {
+    /// Find out how each file wants to be read, and on each file system that it does what the
+    /// method claims.
+    pub(crate) fn open(
+        pool: &Pool,
+        method: Method,
+        mapping: &Mapping,
+        probes: &[ResidencyProbe],
+    ) -> Result<Self, TierError> {
+        let open_as = match method {
+            Method::Direct => OpenAs::Direct,
+            Method::DontCache => OpenAs::Random,
+        };
+        let handles = Handles::new(pool, open_as);
+        let page_bytes = page_bytes();
+        let mut reader = Self {
+            method,
+            handles,
+            block_bytes: Vec::with_capacity(probes.len()),
+            page_bytes,
+            unproved: 0,
+            spare: Mutex::default(),
+        };
+        let mut tried = HashSet::new();
+        for ((index, mapped), probe) in (0_u32..).zip(mapping.files()).zip(probes) {
+            let block_bytes = match method {
+                Method::Direct => reader.direct_block_bytes(mapping, index)?,
+                Method::DontCache => page_bytes,
+            };
+            reader.block_bytes.push(block_bytes);
+            if mapped.len() > 0 && tried.insert(mapped.dev) {
+                reader.unproved += usize::from(!reader.try_out(mapping, *probe, index)?);
+            }
+        }
+        Ok(reader)
+    }
+
+    /// How the bytes are read, for reports.
+    pub(crate) fn channel(&self) -> String {
+        let least = self.block_bytes.iter().min().copied().unwrap_or(self.page_bytes);
+        let most = self.block_bytes.iter().max().copied().unwrap_or(self.page_bytes);
+        let doubt = if self.unproved > 0 { ", not proved" } else { "" };
+        match self.method {
+            Method::Direct if least == most => format!("o-direct (align {least}{doubt})"),
+            Method::Direct => format!("o-direct (align {least} to {most}{doubt})"),
+            Method::DontCache if self.unproved > 0 => "rwf-dontcache (not proved)".to_owned(),
+            Method::DontCache => "rwf-dontcache".to_owned(),
+        }
+    }
+
+    /// File systems on which it could not be shown that nothing is cached.
+    pub(crate) fn unproved(&self) -> usize {
+        self.unproved
     }
 
     /// Read all of `experts`, together.
@@ -54,26 +148,25 @@ impl DirectReader {
         filler: &Filler,
         mapping: &Mapping,
         experts: &[&ExpertLayout],
-    ) -> Result<Vec<DirectExpert>, TierError> {
-        let mut read: Vec<DirectExpert> =
+    ) -> Result<Vec<BufferExpert>, TierError> {
+        let mut read: Vec<BufferExpert> =
             experts.iter().map(|expert| self.reserve(expert)).collect::<Result<_, _>>()?;
         let jobs: Vec<(Piece, &mut [u8])> =
             read.iter_mut().zip(experts).flat_map(|(slot, expert)| slot.pieces(expert)).collect();
         filler.run(|| {
-            jobs.into_par_iter().with_max_len(1).try_for_each(|(piece, target)| {
-                let mapped = mapping.file(piece.file);
-                read_piece(&self.files[piece.file as usize], mapped, piece, target)
-            })
+            jobs.into_par_iter()
+                .with_max_len(1)
+                .try_for_each(|(piece, target)| self.read_piece(mapping, piece, target))
         })?;
         Ok(read)
     }
 
-    fn reserve(self: &Arc<Self>, expert: &ExpertLayout) -> Result<DirectExpert, TierError> {
+    fn reserve(self: &Arc<Self>, expert: &ExpertLayout) -> Result<BufferExpert, TierError> {
         let mut starts = Vec::with_capacity(expert.extents.len());
         let mut total = 0_usize;
         for extent in &expert.extents {
             starts.push(total);
-            total += aligned(*extent).1 as usize;
+            total += self.aligned(*extent).1.next_multiple_of(self.page_bytes) as usize;
         }
         let found = {
             let mut spare = self.spare.lock();
@@ -84,11 +177,167 @@ impl DirectReader {
             Some(buffer) => buffer,
             None => allocate(total)?,
         };
-        Ok(DirectExpert { buffer: Some(buffer), home: Arc::clone(self), starts: starts.into() })
+        Ok(BufferExpert { buffer: Some(buffer), home: Arc::clone(self), starts: starts.into() })
+    }
+
+    /// Start and length of the aligned range around `extent`.
+    fn aligned(&self, extent: Extent) -> (u64, u64) {
+        let block = self.block_bytes[extent.file as usize];
+        let start = extent.offset / block * block;
+        (start, extent.end().next_multiple_of(block) - start)
+    }
+
+    /// `target` is `piece` rounded up to whole blocks, which may lie past the end of the file.
+    fn read_piece(
+        &self,
+        mapping: &Mapping,
+        piece: Piece,
+        target: &mut [u8],
+    ) -> Result<(), TierError> {
+        let mapped = mapping.file(piece.file);
+        let file = self.handles.get(piece.file)?;
+        let block = self.block_bytes[piece.file as usize] as usize;
+        let mut done = 0_usize;
+        while (done as u64) < piece.len {
+            // After a short read, again from the start of the block in which it stopped.
+            let from = done / block * block;
+            match self.method.read_at(&file, &mut target[from..], piece.offset + from as u64) {
+                Ok(read) if from + read <= done => {
+                    return Err(piece_error(mapped, piece, io::ErrorKind::UnexpectedEof.into()));
+                }
+                Ok(read) => done = from + read,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(piece_error(mapped, piece, error)),
+            }
+        }
+        Ok(())
+    }
+
+    /// What offsets and lengths must be multiples of: the file system's own word, else the
+    /// device's block, else the largest block in use.
+    fn direct_block_bytes(&self, mapping: &Mapping, index: u32) -> Result<u64, TierError> {
+        let mapped = mapping.file(index);
+        let file = self.handles.get(index)?;
+        let (memory, offset) = match dio_align(&file) {
+            Some((memory, offset)) => (memory, offset),
+            None => {
+                let root = SystemRoot::default();
+                let device = logical_block_bytes(mapped.dev, &mapped.path, &root);
+                let block = device.filter(|bytes| bytes.is_power_of_two());
+                let block = block.unwrap_or(FALLBACK_BLOCK_BYTES);
+                (block, block)
+            }
+        };
+        // Buffers begin at a page, and each extent in them.
+        let usable = offset.is_power_of_two() && memory <= self.page_bytes;
+        if usable {
+            return Ok(offset);
+        }
+        Err(self.unavailable(
+            mapping,
+            index,
+            format!("statx says: memory aligned to {memory}, offsets to {offset} (0: none at all)"),
+            None,
+        ))
+    }
+
+    /// Read one page that is absent and look whether it still is. `false` if no page could be
+    /// made absent, so that nothing can be said.
+    fn try_out(
+        &self,
+        mapping: &Mapping,
+        probe: ResidencyProbe,
+        index: u32,
+    ) -> Result<bool, TierError> {
+        let mapped = mapping.file(index);
+        let file = self.handles.get(index)?;
+        let unit = self.page_bytes.max(self.block_bytes[index as usize]);
+        let mut buffer = allocate(unit as usize)?;
+        let mut cached = false;
+        for offset in candidates(mapped.len(), unit) {
+            let len = unit.min(mapped.len() - offset);
+            let absent = || -> Result<bool, TierError> {
+                Ok(missing_bytes(mapping, probe, index, offset, len)? == len)
+            };
+            let forget = |offset, len| match mapping.forget(index, offset, len) {
+                // A system that keeps its pages is one where this cannot be told.
+                Err(TierError::Io { .. }) => Ok(()),
+                other => other,
+            };
+            let mut cold = absent()?;
+            if !cold {
+                forget(offset, unit)?;
+                cold = absent()?;
+            }
+            if !cold {
+                // A page of a 2 MiB folio leaves only with all of it.
+                forget(offset / HUGE_BYTES * HUGE_BYTES, HUGE_BYTES)?;
+                cold = absent()?;
+            }
+            if let Err(source) = self.method.read_at(&file, &mut buffer[..unit as usize], offset) {
+                return Err(self.read_refused(mapping, index, offset, unit, source));
+            }
+            // This probe reads what it asks for: it cannot tell who did.
+            if cold && probe.kind() != ProbeKind::ReadNoWait {
+                if absent()? {
+                    return Ok(true);
+                }
+                cached = true;
+            }
+        }
+        let fs = Storage::probe(&mapped.path, &SystemRoot::default()).ok().map(|found| found.fs);
+        let memory = fs.as_ref().is_some_and(|fs| fs.kind == FsKind::Memory);
+        if cached || memory {
+            let name = fs.map_or_else(String::new, |fs| format!(" ({})", fs.name));
+            let reason = format!("reads of this file system{name} are buffered");
+            return Err(self.unavailable(mapping, index, reason, None));
+        }
+        Ok(false)
+    }
+
+    fn read_refused(
+        &self,
+        mapping: &Mapping,
+        index: u32,
+        offset: u64,
+        len: u64,
+        source: io::Error,
+    ) -> TierError {
+        let mapped = mapping.file(index);
+        if !refused(&source) {
+            let piece = Piece { file: index, offset, len };
+            return piece_error(mapped, piece, source);
+        }
+        let reason = match self.method {
+            Method::Direct => {
+                let block = self.block_bytes[index as usize];
+                format!("reading {len} bytes at {offset}, aligned to {block}, is refused")
+            }
+            Method::DontCache => {
+                let fs = Storage::probe(&mapped.path, &SystemRoot::default());
+                let fs = fs.map_or_else(|_| "its file system".to_owned(), |found| found.fs.name);
+                let kernel = nix::sys::utsname::uname();
+                let kernel = kernel.as_ref().map(|name| name.release().to_string_lossy());
+                let kernel = kernel.unwrap_or_default();
+                format!("{fs} of Linux {kernel} does not take RWF_DONTCACHE (6.14)")
+            }
+        };
+        self.unavailable(mapping, index, reason, Some(source))
+    }
+
+    fn unavailable(
+        &self,
+        mapping: &Mapping,
+        index: u32,
+        reason: String,
+        source: Option<io::Error>,
+    ) -> TierError {
+        let path = mapping.file(index).path.clone();
+        TierError::DirectUnavailable { path, reads: self.method.name(), reason, source }
     }
 }
 
-impl DirectExpert {
+impl BufferExpert {
     /// The bytes of one of the expert's parts.
     pub(crate) fn bytes(&self, layout: &ExpertLayout, part: &Part) -> &[u8] {
         let covering = layout.extents.iter().zip(&self.starts).find(|(extent, _)| {
@@ -98,7 +347,7 @@ impl DirectExpert {
         });
         let buffer = self.buffer.as_deref().unwrap_or(&[]);
         covering.map_or(&[], |(extent, start)| {
-            let at = start + (part.extent.offset - aligned(*extent).0) as usize;
+            let at = start + (part.extent.offset - self.home.aligned(*extent).0) as usize;
             &buffer[at..at + part.extent.len as usize]
         })
     }
@@ -107,10 +356,11 @@ impl DirectExpert {
         let mut pieces = Vec::new();
         let mut rest: &mut [u8] = self.buffer.as_deref_mut().unwrap_or(&mut []);
         for extent in &expert.extents {
-            let (mut offset, len) = aligned(*extent);
-            let (target, after) = rest.split_at_mut(len as usize);
+            let (mut offset, len) = self.home.aligned(*extent);
+            let slot = len.next_multiple_of(self.home.page_bytes);
+            let (target, after) = rest.split_at_mut(slot as usize);
             rest = after;
-            for chunk in target.chunks_mut(READ_BYTES) {
+            for chunk in target[..len as usize].chunks_mut(READ_BYTES) {
                 // What must arrive: the rest of the last block lies past the extent, and
                 // perhaps past the end of the file.
                 let len = (chunk.len() as u64).min(extent.end() - offset);
@@ -122,7 +372,7 @@ impl DirectExpert {
     }
 }
 
-impl Drop for DirectExpert {
+impl Drop for BufferExpert {
     fn drop(&mut self) {
         let mut spare = self.home.spare.lock();
         if spare.len() < SPARE_BUFFERS {
@@ -131,10 +381,29 @@ impl Drop for DirectExpert {
     }
 }
 
-/// Start and length of the aligned range around `extent`.
-fn aligned(extent: Extent) -> (u64, u64) {
-    let start = extent.offset / ALIGN_BYTES * ALIGN_BYTES;
-    (start, extent.end().next_multiple_of(ALIGN_BYTES) - start)
+/// Bytes of a range of the file that are not in the page cache.
+pub(crate) fn missing_bytes(
+    mapping: &Mapping,
+    probe: ResidencyProbe,
+    index: u32,
+    offset: u64,
+    len: u64,
+) -> Result<u64, TierError> {
+    let mapped = mapping.file(index);
+    let handle = if probe.needs_file() { Some(mapping.handle(index)?) } else { None };
+    probe.missing(handle.as_deref(), mapped.map(), offset, len).map_err(|source| TierError::Io {
+        path: mapped.path.clone(),
+        operation: "probe",
+        source,
+    })
+}
+
+/// Pages to try: the middle of the file is less likely to be in use than its header.
+fn candidates(len: u64, unit: u64) -> Vec<u64> {
+    let mut offsets: Vec<u64> =
+        [len / 2, len / 4 * 3, len - 1, 0].iter().map(|at| at / unit * unit).collect();
+    offsets.dedup();
+    offsets
 }
 
 fn allocate(bytes: usize) -> Result<MmapMut, TierError> {
@@ -149,20 +418,35 @@ fn allocate(bytes: usize) -> Result<MmapMut, TierError> {
     Ok(buffer)
 }
 
-fn read_piece(
-    file: &File,
-    mapped: &MappedFile,
-    piece: Piece,
-    target: &mut [u8],
-) -> Result<(), TierError> {
-    let mut done = 0_usize;
-    while (done as u64) < piece.len {
-        match file.read_at(&mut target[done..], piece.offset + done as u64) {
-            Ok(0) => return Err(piece_error(mapped, piece, io::ErrorKind::UnexpectedEof.into())),
-            Ok(read) => done += read,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(piece_error(mapped, piece, error)),
-        }
-    }
-    Ok(())
+/// What memory and offsets of direct reads of this file must be aligned to, as the file system
+/// says it (Linux 6.1); 0 for offsets means that it does no direct reads.
+fn dio_align(file: &File) -> Option<(u64, u64)> {
+    let mut answer = std::mem::MaybeUninit::<libc::statx>::zeroed();
+    // SAFETY: the path is a literal with its NUL, and empty with AT_EMPTY_PATH: the call is about
+    // the descriptor, which `file` keeps open; the kernel writes one `struct statx` at the last
+    // pointer, which is to a live value of that type in this frame, and keeps neither pointer.
+    let rc = unsafe {
+        libc::statx(
+            file.as_raw_fd(),
+            c"".as_ptr(),
+            libc::AT_EMPTY_PATH,
+            libc::STATX_DIOALIGN,
+            answer.as_mut_ptr(),
+        )
+    };
+    // SAFETY: `zeroed` above: `struct statx` is plain integers, for which all bits zero is a
+    // value, and the kernel wrote integers over them.
+    let answer = unsafe { answer.assume_init() };
+    let known = rc == 0 && answer.stx_mask & libc::STATX_DIOALIGN != 0;
+    known.then_some((answer.stx_dio_mem_align.into(), answer.stx_dio_offset_align.into()))
+}
+
+fn read_dont_cache(file: &File, target: &mut [u8], offset: u64) -> io::Result<usize> {
+    let iov = libc::iovec { iov_base: target.as_mut_ptr().cast(), iov_len: target.len() };
+    let offset = libc::off_t::try_from(offset).map_err(io::Error::other)?;
+    // SAFETY: the one vector is `target`, borrowed exclusively until the call returns; the kernel
+    // writes bytes into it and keeps no pointer. `file` keeps the descriptor open.
+    let rc =
+        unsafe { libc::preadv2(file.as_raw_fd(), &raw const iov, 1, offset, libc::RWF_DONTCACHE) };
+    usize::try_from(rc).map_err(|_| io::Error::last_os_error())
 }

@@ -7,12 +7,16 @@
 mod block;
 mod cgroup;
 mod faults;
+mod limits;
 mod mounts;
+mod pressure;
 mod root;
 
 pub(crate) use block::behind_anonymous;
 pub use block::{BlockCounter, BlockCounters, DeviceNumber};
 pub use cgroup::{CgroupVersion, MemoryLimits};
 pub use faults::ProcessCounters;
+pub use limits::{ProcessLimits, raise_open_files_limit};
 pub(crate) use mounts::Mounts;
+pub use pressure::Pressure;
 pub use root::{SystemRoot, Unavailable};

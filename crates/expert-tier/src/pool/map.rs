@@ -1,6 +1,7 @@
 //! The one mapping: every file of the pool, mapped shared and read-only for the tier's life.
 #![expect(unsafe_code, reason = "island 1: mapping files and zapping page-table entries")]
 
+use super::handles::{Handles, OpenAs};
 use super::{Extent, Pool};
 use crate::error::TierError;
 use memmap2::{Advice, Mmap, MmapOptions, UncheckedAdvice};
@@ -8,6 +9,7 @@ use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use std::fs::File;
 use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// A 2 MiB window: the unit in which the kernel can hold and map a file with one entry.
 pub(crate) const HUGE_BYTES: u64 = 2 << 20;
@@ -18,42 +20,55 @@ pub(crate) const HUGE_BYTES: u64 = 2 << 20;
 /// of a running tier pulls the bytes away under it. Pools are immutable by definition (see the
 /// README's limits); [`crate::Tier`] compares each file's identity with the one that was opened
 /// before it maps.
+///
+/// A mapping needs no descriptor: files are closed once they are mapped, and opened again for
+/// the few calls that want one.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     files: Vec<MappedFile>,
+    handles: Handles,
 }
 
 #[derive(Debug)]
 pub(crate) struct MappedFile {
     pub(crate) path: PathBuf,
-    pub(crate) file: File,
+    /// `st_dev` of the file system it lies on.
+    pub(crate) dev: u64,
     /// `None` for an empty file: there is nothing to map.
     map: Option<Mmap>,
     /// Addresses are congruent to file offsets modulo 2 MiB, and the kernel took `MADV_HUGEPAGE`.
     pub(crate) huge: bool,
+    /// Why not, where it was asked for.
+    pub(crate) not_huge: Option<String>,
 }
 
 impl Mapping {
     /// Map every file of `pool`. `huge` asks for 2 MiB folios where the kernel has them.
     pub(crate) fn open(pool: &Pool, huge: bool) -> Result<Self, TierError> {
-        let files = pool.files().iter().map(|entry| {
-            let io_error = |operation| {
-                move |source| TierError::Io { path: entry.path.clone(), operation, source }
+        let handles = Handles::new(pool, OpenAs::Plain);
+        let files = (0_u32..).zip(pool.files()).map(|(index, entry)| {
+            let file = handles.get(index)?;
+            let map = map_file(&file, entry.identity.len).map_err(|source| TierError::Io {
+                path: entry.path.clone(),
+                operation: "map",
+                source,
+            })?;
+            let asked = map.as_ref().filter(|_| huge).map(ask_for_huge_folios);
+            let (huge, not_huge) = match asked {
+                None => (false, None),
+                Some(Ok(())) => (true, None),
+                Some(Err(reason)) => (false, Some(reason)),
             };
-            let file = File::open(&entry.path).map_err(io_error("open"))?;
-            let found = super::FileIdentity::of(&file).map_err(io_error("stat"))?;
-            if found != entry.identity {
-                return Err(TierError::FileChanged {
-                    path: entry.path.clone(),
-                    opened: Box::new(entry.identity),
-                    found: Box::new(found),
-                });
-            }
-            let map = map_file(&file, found.len).map_err(io_error("map"))?;
-            let huge = huge && map.as_ref().is_some_and(ask_for_huge_folios);
-            Ok(MappedFile { path: entry.path.clone(), file, map, huge })
+            Ok(MappedFile {
+                path: entry.path.clone(),
+                dev: entry.identity.dev,
+                map,
+                huge,
+                not_huge,
+            })
         });
-        Ok(Self { files: files.collect::<Result<_, _>>()? })
+        let files = files.collect::<Result<_, TierError>>()?;
+        Ok(Self { files, handles })
     }
 
     pub(crate) fn file(&self, index: u32) -> &MappedFile {
@@ -64,17 +79,46 @@ impl Mapping {
         &self.files
     }
 
+    /// A descriptor of the mapped file; [`TierError::FileChanged`] if another file has taken its
+    /// place since.
+    pub(crate) fn handle(&self, index: u32) -> Result<Arc<File>, TierError> {
+        self.handles.get(index)
+    }
+
     /// The bytes of `extent`, which must be one of the layout's: these were checked against the
     /// file's length when the pool was opened, and the length again when it was mapped.
     pub(crate) fn bytes(&self, extent: Extent) -> &[u8] {
-        let map = self.file(extent.file).map.as_deref().unwrap_or(&[]);
-        &map[extent.offset as usize..extent.end() as usize]
+        &self.file(extent.file).map()[extent.offset as usize..extent.end() as usize]
+    }
+
+    /// Ask the page cache to forget a range: first the page-table entries (a mapped page is
+    /// not dropped), then the pages. Pages that are dirty or held by others stay.
+    pub(crate) fn forget(&self, file: u32, offset: u64, len: u64) -> Result<(), TierError> {
+        let mapped = self.file(file);
+        let handle = self.handle(file)?;
+        mapped
+            .unmap_pages(offset, len)
+            .and_then(|()| {
+                let (offset, len) = (offset.cast_signed(), len.cast_signed());
+                Ok(posix_fadvise(&handle, offset, len, PosixFadviseAdvice::POSIX_FADV_DONTNEED)?)
+            })
+            .map_err(|source| TierError::Io {
+                path: mapped.path.clone(),
+                operation: "evict",
+                source,
+            })
     }
 }
 
 impl MappedFile {
-    pub(crate) fn map(&self) -> Option<&Mmap> {
-        self.map.as_ref()
+    /// The file's bytes; none for an empty file.
+    pub(crate) fn map(&self) -> &[u8] {
+        self.map.as_deref().unwrap_or(&[])
+    }
+
+    /// Its length when it was mapped.
+    pub(crate) fn len(&self) -> u64 {
+        self.map().len() as u64
     }
 
     fn mapped(&self) -> io::Result<&Mmap> {
@@ -86,20 +130,17 @@ impl MappedFile {
         self.mapped()?.advise_range(advice, offset as usize, len as usize)
     }
 
-    /// Ask the page cache to forget a range: first the page-table entries (a mapped page is
-    /// not dropped), then the pages. Pages that are dirty or held by others stay.
-    pub(crate) fn forget(&self, offset: u64, len: u64) -> io::Result<()> {
-        if let Some(map) = &self.map {
-            // SAFETY: MADV_DONTNEED on a shared file mapping only drops page-table entries; the
-            // next touch faults the same file bytes in again (madvise(2)), so slices into the
-            // mapping keep their meaning. The mapping is shared and read-only: `map_file`.
-            unsafe {
-                map.unchecked_advise_range(UncheckedAdvice::DontNeed, offset as usize, len as usize)
-            }?;
-        }
-        let (offset, len) = (offset.cast_signed(), len.cast_signed());
-        posix_fadvise(&self.file, offset, len, PosixFadviseAdvice::POSIX_FADV_DONTNEED)?;
-        Ok(())
+    fn unmap_pages(&self, offset: u64, len: u64) -> io::Result<()> {
+        let Some(map) = self.map.as_ref().filter(|map| offset < map.len() as u64) else {
+            return Ok(());
+        };
+        // What lies behind the mapping's last page belongs to someone else.
+        let len = len.min(map.len() as u64 - offset) as usize;
+        // SAFETY: MADV_DONTNEED on a shared file mapping only drops page-table entries; the
+        // next touch faults the same file bytes in again (madvise(2)), so slices into the
+        // mapping keep their meaning. The mapping is shared and read-only: `map_file`. The range
+        // lies inside it: `len` is cut to its end just above.
+        unsafe { map.unchecked_advise_range(UncheckedAdvice::DontNeed, offset as usize, len) }
     }
 }
 
@@ -110,14 +151,17 @@ fn map_file(file: &File, len: u64) -> io::Result<Option<Mmap>> {
     let len = usize::try_from(len).map_err(io::Error::other)?;
     // SAFETY: the mapping is read-only and lives as long as the `Mapping` that owns it, which
     // leases keep alive; that nobody truncates or rewrites the file is the contract stated on
-    // `Mapping` and checked against the opened identity in `Mapping::open`.
+    // `Mapping` and checked against the opened identity by `Handles::get`.
     unsafe { MmapOptions::new().len(len).map(file) }.map(Some)
 }
 
-/// Whether the kernel can put 2 MiB folios behind `map`, after asking for them.
-fn ask_for_huge_folios(map: &Mmap) -> bool {
+/// Ask for 2 MiB folios behind `map`, or say why the kernel cannot put any there.
+fn ask_for_huge_folios(map: &Mmap) -> Result<(), String> {
     // ext4, XFS and Btrfs place large mappings at 2 MiB themselves; elsewhere the address may be
     // incongruent, and then a huge entry is impossible whatever the folio's size.
-    let congruent = (map.as_ptr() as u64).is_multiple_of(HUGE_BYTES);
-    congruent && map.advise(Advice::HugePage).is_ok()
+    let address = map.as_ptr() as u64;
+    if !address.is_multiple_of(HUGE_BYTES) {
+        return Err(format!("it is mapped at {address:#x}, not at a multiple of 2 MiB"));
+    }
+    map.advise(Advice::HugePage).map_err(|error| format!("MADV_HUGEPAGE: {error}"))
 }

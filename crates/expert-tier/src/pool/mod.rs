@@ -7,6 +7,8 @@ mod collect;
 mod config;
 mod dtype;
 mod expert;
+mod find;
+pub(crate) mod handles;
 mod json;
 pub(crate) mod map;
 mod names;

@@ -12,7 +12,7 @@ use std::sync::Arc;
 impl Pool {
     /// Recognises and opens a checkpoint: a folder with `model.safetensors`, a folder with
     /// shards and `model.safetensors.index.json`, or one `.safetensors` file (a shard of an
-    /// indexed set stands for the set), or a [`packed`] pool (its folder or one of its files).
+    /// indexed set stands for the set), a folder with a config and files in sub-folders, or a [`packed`] pool (its folder or one of its files).
     /// A `config.json` beside it is used if there is one.
     ///
     /// Only headers, the index and the config are read; no weight is. A checkpoint without
@@ -30,19 +30,43 @@ impl Pool {
             Some(index) => packed::collect(&index)?,
             None => (source::collect(path)?, packed::Checksums::default()),
         };
-        Self::of(path, dir, collected, checksums)
+        let config = CheckpointConfig::read(&dir.join("config.json"))?;
+        Self::of(path, config, collected, checksums)
+    }
+
+    /// The same, but only the dense part: the layout is empty, and whether the experts are what
+    /// the config says is not asked.
+    ///
+    /// # Errors
+    ///
+    /// As [`Pool::open`], without what concerns experts alone.
+    pub fn open_spine(path: impl AsRef<Path>) -> Result<Self, TierError> {
+        let path = path.as_ref();
+        let dir = if path.is_dir() { path } else { source::parent(path) };
+        let (mut collected, checksums) = match packed::index_of(path)? {
+            Some(index) => packed::collect(&index)?,
+            None => (source::collect(path)?, packed::Checksums::default()),
+        };
+        collected.parts.clear();
+        collected.stacks.clear();
+        let mut config = CheckpointConfig::read(&dir.join("config.json"))?;
+        if let Some(config) = &mut config {
+            config.expert_layers = None;
+        }
+        Self::of(path, config, collected, checksums)
     }
 
     /// Opens the packed pool behind an index that has not got its name yet.
     pub(crate) fn open_packed(index: &Path) -> Result<Self, TierError> {
         let (collected, checksums) = packed::collect(index)?;
         let dir = source::parent(index);
-        Self::of(dir, dir, collected, checksums)
+        let config = CheckpointConfig::read(&dir.join("config.json"))?;
+        Self::of(dir, config, collected, checksums)
     }
 
     fn of(
         path: &Path,
-        dir: &Path,
+        config: Option<CheckpointConfig>,
         mut collected: Collected,
         checksums: packed::Checksums,
     ) -> Result<Self, TierError> {
@@ -51,7 +75,6 @@ impl Pool {
             0 | 1 => PoolFormat::Safetensors,
             _ => PoolFormat::SafetensorsShards,
         };
-        let config = CheckpointConfig::read(&dir.join("config.json"))?;
         let Assembled { layout, beyond } = assemble(&mut collected, config.as_ref(), path)?;
         let Collected { files, weight_shapes, spine, foreign, unknown, holes, notices, .. } =
             collected;

@@ -111,7 +111,10 @@ fn collect_dir(dir: &Path, names: &[String]) -> Result<Collected, TierError> {
     match (&indexes[..], &files[..]) {
         ([index], _) => collect_index(&dir.join(index), names),
         ([], [file]) => collect_single(&dir.join(file), names),
-        ([], []) => Err(nothing_there(dir, names)),
+        ([], []) => match collect_below(dir, names)? {
+            Some(collected) => Ok(collected),
+            None => Err(nothing_there(dir, names)),
+        },
         ([], _) => ambiguous(format!(
             "{} safetensors files and neither {SINGLE} nor {INDEX}: {}",
             files.len(),
@@ -119,6 +122,29 @@ fn collect_dir(dir: &Path, names: &[String]) -> Result<Collected, TierError> {
         )),
         _ => ambiguous(format!("{} indexes: {}", indexes.len(), list(&indexes))),
     }
+}
+
+/// A model whose files lie in sub-folders, one a layer for example: with its config here, and
+/// none there, as sub-folders with configs are models of their own.
+fn collect_below(dir: &Path, names: &[String]) -> Result<Option<Collected>, TierError> {
+    if !names.iter().any(|name| name == "config.json") {
+        return Ok(None);
+    }
+    let mut collected = Collected::default();
+    for name in names.iter().filter(|name| !name.starts_with('.')) {
+        let folder = dir.join(name);
+        if !folder.is_dir() {
+            continue;
+        }
+        let inside = names_in(&folder)?;
+        if inside.iter().any(|name| name == "config.json" || name.ends_with(INDEX_ENDING)) {
+            continue;
+        }
+        for file in inside.iter().filter(|name| is_tensor_file(name)) {
+            collected.add_file(&folder.join(file), &inside, &mut |_| ())?;
+        }
+    }
+    Ok((!collected.files.is_empty()).then_some(collected))
 }
 
 /// Both a single file and an index: fine if the index means the single file (some converters

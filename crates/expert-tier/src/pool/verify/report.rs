@@ -3,7 +3,7 @@
 use super::read::{Failed, Findings, NotFinite};
 use super::units::{Plan, Unit, Use};
 use crate::error::TierError;
-use crate::pool::{FileIdentity, HeadKind, PartRole, Pool, Quantization};
+use crate::pool::{FileIdentity, HeadKind, PartRole, Pool, Quantization, SettingSource};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -89,13 +89,16 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Files that hold no whole model have neither embedding nor head.
+    /// Files that hold no whole model have neither embedding nor head; where the config says
+    /// nothing of the head, an embedding without a final norm is no whole model either.
     fn check_head(&self) -> Result<(), TierError> {
-        let spine = self.pool.spine();
-        let whole = ["embed_tokens.weight", "lm_head.weight"];
-        let whole = whole.iter().any(|&name| spine.contains_key(name));
-        let known = self.pool.config().is_some_and(|config| config.tie_word_embeddings.is_some());
-        if !(whole && known) {
+        let Some(setting) = self.pool.config().and_then(|config| config.tie_word_embeddings) else {
+            return Ok(());
+        };
+        let has = |name: &str| self.pool.spine().contains_key(name);
+        let told = setting.source == SettingSource::Config || has("norm.weight");
+        let whole = has("lm_head.weight") || (has("embed_tokens.weight") && told);
+        if !whole {
             return Ok(());
         }
         self.pool.check_head().map(|_: HeadKind| ())

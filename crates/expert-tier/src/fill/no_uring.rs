@@ -1,0 +1,21 @@
+//! Stands in for the ring where the crate is built without it.
+
+use super::FillPlan;
+use crate::error::TierError;
+use crate::pool::map::Mapping;
+use std::io;
+
+/// Cannot be made.
+#[derive(Debug)]
+pub(super) enum Ring {}
+
+impl Ring {
+    pub(super) fn new(_workers: usize) -> io::Result<Self> {
+        let why = "this build lacks the cargo feature io-uring";
+        Err(io::Error::new(io::ErrorKind::Unsupported, why))
+    }
+
+    pub(super) fn fill(&self, _mapping: &Mapping, _plan: &FillPlan) -> Result<(), TierError> {
+        match *self {}
+    }
+}

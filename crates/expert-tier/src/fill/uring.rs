@@ -1,0 +1,159 @@
+//! The calls of a populate fill, handed to the workers of one `io_uring`: the caller sleeps once
+//! for the whole batch instead of once a thread.
+#![expect(unsafe_code, reason = "island 2: pushing to a submission queue")]
+
+use super::{FillPlan, NO_POPULATE, Piece, advise, piece_error};
+use crate::error::TierError;
+use crate::pool::map::Mapping;
+use io_uring::squeue::Entry;
+use io_uring::{IoUring, Probe, opcode};
+use memmap2::Advice;
+use parking_lot::Mutex;
+use std::fmt;
+use std::io;
+
+/// Calls in flight at a time. The kernel's completion queue holds twice as many.
+const ENTRIES: u32 = 128;
+
+/// One ring, for one fill at a time.
+pub(super) struct Ring {
+    state: Mutex<State>,
+}
+
+struct State {
+    ring: IoUring,
+    /// Of the calls in flight; an answer with another number is left over from a failed batch.
+    batch: u32,
+}
+
+impl fmt::Debug for Ring {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ring").finish_non_exhaustive()
+    }
+}
+
+impl Ring {
+    /// A ring of which at most `workers` kernel threads wait for storage.
+    pub(super) fn new(workers: usize) -> io::Result<Self> {
+        let unsupported = |why: &str| io::Error::new(io::ErrorKind::Unsupported, why);
+        if !Advice::PopulateRead.is_supported() {
+            return Err(unsupported(NO_POPULATE));
+        }
+        let ring = IoUring::new(ENTRIES)?;
+        let mut probe = Probe::new();
+        ring.submitter().register_probe(&mut probe)?;
+        if !probe.is_supported(opcode::Madvise::CODE) {
+            return Err(unsupported("this kernel's io_uring has no MADVISE (Linux 5.6)"));
+        }
+        let workers = u32::try_from(workers).unwrap_or(u32::MAX);
+        ring.submitter().register_iowq_max_workers(&mut [workers, workers])?;
+        Ok(Self { state: Mutex::new(State { ring, batch: 0 }) })
+    }
+
+    pub(super) fn fill(&self, mapping: &Mapping, plan: &FillPlan) -> Result<(), TierError> {
+        let failed =
+            |piece: Piece| move |source| piece_error(mapping.file(piece.file), piece, source);
+        // MADV_WILLNEED asks for the same as FADV_WILLNEED and needs no descriptor.
+        let hints = plan.edges.iter().map(|piece| (piece, libc::MADV_WILLNEED));
+        let windows = plan.windows.iter().map(|piece| (piece, libc::MADV_POPULATE_READ));
+        let calls: Vec<(&Piece, i32)> = hints.chain(windows).collect();
+        let random: Vec<io::Result<()>> =
+            plan.windows.iter().map(|piece| advise(mapping, Advice::Random, piece)).collect();
+        let answers = self.advise_all(mapping, &calls);
+        let normal: Vec<io::Result<()>> =
+            plan.windows.iter().map(|piece| advise(mapping, Advice::Normal, piece)).collect();
+        // A refused hint costs only time: the edges are populated below.
+        let filled = answers.into_iter().skip(plan.edges.len());
+        for (piece, ((random, filled), normal)) in
+            plan.windows.iter().zip(random.into_iter().zip(filled).zip(normal))
+        {
+            random.and(filled).and(normal).map_err(failed(*piece))?;
+        }
+        let edges: Vec<(&Piece, i32)> =
+            plan.edges.iter().map(|piece| (piece, libc::MADV_POPULATE_READ)).collect();
+        let answers = self.advise_all(mapping, &edges);
+        plan.edges
+            .iter()
+            .zip(answers)
+            .try_for_each(|(piece, answer)| answer.map_err(failed(*piece)))
+    }
+
+    /// Make all `calls` and wait for all their answers, in the order of the calls.
+    fn advise_all(&self, mapping: &Mapping, calls: &[(&Piece, i32)]) -> Vec<io::Result<()>> {
+        let mut codes: Vec<Option<i32>> = vec![None; calls.len()];
+        let broken = match calls {
+            [] => Ok(()),
+            _ => self.state.lock().run(mapping, calls, &mut codes),
+        };
+        let answer = |((piece, advice), code): (&(&Piece, i32), Option<i32>)| match (code, &broken)
+        {
+            (Some(0), _) => Ok(()),
+            // A worker may be interrupted where a thread would not be: the last word is ours.
+            (Some(code), _) if code == -libc::EINTR || code == -libc::EAGAIN => match *advice {
+                libc::MADV_POPULATE_READ => advise(mapping, Advice::PopulateRead, piece),
+                _ => Ok(()),
+            },
+            (Some(code), _) => Err(io::Error::from_raw_os_error(-code)),
+            (None, Err(error)) => Err(io::Error::new(error.kind(), error.to_string())),
+            (None, Ok(())) => Err(io::Error::other("the ring lost an answer")),
+        };
+        calls.iter().zip(codes).map(answer).collect()
+    }
+}
+
+impl State {
+    fn run(
+        &mut self,
+        mapping: &Mapping,
+        calls: &[(&Piece, i32)],
+        codes: &mut [Option<i32>],
+    ) -> io::Result<()> {
+        self.batch = self.batch.wrapping_add(1);
+        let tag = u64::from(self.batch) << 32;
+        let (mut next, mut answered) = (0_usize, 0_usize);
+        while answered < calls.len() {
+            while next < calls.len() && next - answered < ENTRIES as usize {
+                let (piece, advice) = calls[next];
+                if !self.push(&entry(mapping, piece, advice).user_data(tag | next as u64)) {
+                    break;
+                }
+                next += 1;
+            }
+            match self.ring.submit_and_wait(1) {
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // Too much under way: take answers, then go on.
+                Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EBUSY)) => {
+                    std::thread::yield_now();
+                }
+                Err(error) => return Err(error),
+            }
+            for completion in self.ring.completion() {
+                let data = completion.user_data();
+                let index = (data & u64::from(u32::MAX)) as usize;
+                if data & !u64::from(u32::MAX) == tag && codes[index].is_none() {
+                    codes[index] = Some(completion.result());
+                    answered += 1;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// `false` if the queue is full.
+    fn push(&mut self, entry: &Entry) -> bool {
+        let mut queue = self.ring.submission();
+        // SAFETY: the only entries are those of `entry`: MADV_WILLNEED and MADV_POPULATE_READ on
+        // a piece of the mapping. The mapping is borrowed until `run` has seen all answers; and
+        // even if it gives up before, these two only read pages in: whatever is mapped there by
+        // then, they change no byte of it, and the kernel checks the range itself.
+        unsafe { queue.push(entry) }.is_ok()
+    }
+}
+
+fn entry(mapping: &Mapping, piece: &Piece, advice: i32) -> Entry {
+    let map = mapping.file(piece.file).map();
+    let range = &map[piece.offset as usize..(piece.offset + piece.len) as usize];
+    let len = libc::off_t::try_from(range.len()).unwrap_or(libc::off_t::MAX);
+    opcode::Madvise::new(range.as_ptr().cast(), len, advice).build()
+}
