@@ -69,6 +69,7 @@ impl Experts {
             });
             let tasks: Vec<ExpertTask<'_>> = tasks.collect::<Result<_, EngineError>>()?;
             moe_ffn(self.isa, &tasks, call.x, self.widths[0], out, &mut self.scratch);
+            adopted.check()?; // before anyone uses `out`
         }
         self.record(call);
         Ok(())

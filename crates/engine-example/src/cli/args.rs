@@ -1,7 +1,7 @@
 //! What can be said on the command line: plain data, resolved once by the commands.
 
 use clap::{Args, Parser, Subcommand};
-use expert_tier::{Admission, SpinePlacement};
+use expert_tier::{Admission, FillMethod, SpinePlacement};
 use std::path::PathBuf;
 
 /// Decode Mixture-of-Experts models whose experts stay in the operating system's page cache.
@@ -39,6 +39,14 @@ pub(crate) enum Command {
     Warm(ExpertsArgs),
     /// Ask the page cache to forget experts, and say what is left
     Evict(ExpertsArgs),
+    /// Say what this machine and its kernel can do for a pool
+    Doctor(PoolArgs),
+    /// Lock the dense part in memory as the engine would, say what came of it, let go
+    Lock(LockArgs),
+    /// Adopt and read experts in random order for a while
+    Touch(TouchArgs),
+    /// Write one tensor's stored bytes to standard output
+    Cat(CatArgs),
     /// Score a text: mean negative log-likelihood a token
     Score(ScoreArgs),
 }
@@ -55,6 +63,9 @@ pub(crate) struct ModelArgs {
     /// Threads that wait for storage
     #[arg(long, value_name = "N", default_value_t = 8)]
     pub(crate) fill_threads: usize,
+    /// How missing pages are read: populate, read, willneed or uring [default: the best here]
+    #[arg(long, value_name = "METHOD")]
+    pub(crate) fill: Option<FillMethod>,
     /// Where the dense part lives: anonymous or locked memory
     #[arg(long, value_name = "WHERE", default_value = "anonymous", value_parser = parse_spine)]
     pub(crate) spine: SpinePlacement,
@@ -110,7 +121,7 @@ pub(crate) struct GenerateArgs {
     pub(crate) prompt: PromptArgs,
     #[command(flatten)]
     pub(crate) model: ModelArgs,
-    /// Whether demand-read pages stay in the page cache: admit, drop-behind or direct
+    /// Whether demand-read pages stay in the page cache: admit, drop-behind, direct or dont-cache
     #[arg(long, value_name = "ARM", default_value_t = Admission::Admit)]
     pub(crate) admission: Admission,
     /// Evict the experts from the page cache first, and prove it
@@ -130,7 +141,7 @@ pub(crate) struct CompareArgs {
     /// Unbuffered arms to hold against admission
     #[arg(
         long, value_name = "ARM,ARM", value_delimiter = ',',
-        default_values_t = [Admission::DropBehind, Admission::Direct]
+        default_values_t = [Admission::DropBehind, Admission::Direct, Admission::DontCache]
     )]
     pub(crate) arms: Vec<Admission>,
     /// Rounds; each runs every arm once, in an order that alternates
@@ -275,6 +286,71 @@ pub(crate) struct ExpertsArgs {
     /// One JSON object on standard output instead of text
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct LockArgs {
+    /// Checkpoint folder or packed pool [default: the bundled model]
+    #[arg(value_name = "POOL")]
+    pub(crate) pool: Option<PathBuf>,
+    /// Write the report as JSON to this file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) report: Option<PathBuf>,
+    /// Fail where it cannot be locked
+    #[arg(long)]
+    pub(crate) require: bool,
+    /// One JSON object on standard output instead of text
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct TouchArgs {
+    /// Checkpoint folder or packed pool [default: the bundled model]
+    #[arg(value_name = "POOL")]
+    pub(crate) pool: Option<PathBuf>,
+    /// How long
+    #[arg(long, value_name = "S", default_value = "5", value_parser = parse_seconds)]
+    pub(crate) seconds: f64,
+    /// Evict the experts from the page cache first; fail unless a probe finds them gone
+    #[arg(long)]
+    pub(crate) cold: bool,
+    /// Whether demand-read pages stay in the page cache: admit, drop-behind or direct
+    #[arg(long, value_name = "ARM", default_value_t = Admission::Admit)]
+    pub(crate) admission: Admission,
+    /// Seed of the order
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// One JSON object on standard output instead of text
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Clone, Debug, Args)]
+pub(crate) struct CatArgs {
+    /// Checkpoint folder or packed pool [default: the bundled model]
+    #[arg(value_name = "POOL")]
+    pub(crate) pool: Option<PathBuf>,
+    /// Its name in the file, or without the dialect's prefix
+    #[arg(long, value_name = "NAME")]
+    pub(crate) tensor: String,
+    /// Through the page cache or past it
+    #[arg(long, value_name = "HOW", default_value = "buffered")]
+    pub(crate) io: ReadMode,
+    /// Write how it was read as JSON to this file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) report: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub(crate) enum ReadMode {
+    Buffered,
+    Direct,
+}
+
+fn parse_seconds(text: &str) -> Result<f64, String> {
+    let seconds = text.parse::<f64>().ok().filter(|seconds| *seconds > 0.0 && *seconds <= 86_400.0);
+    seconds.ok_or_else(|| "expected more than 0 and at most 86400".to_owned())
 }
 
 fn parse_spine(name: &str) -> Result<SpinePlacement, String> {

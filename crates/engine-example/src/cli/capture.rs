@@ -7,7 +7,6 @@ use anyhow::{Context, Result};
 use expert_tier::Admission;
 use router_trace::{DEFAULT_CAPACITY_BYTES, JsonlWriter, Recorder};
 use serde::Serialize;
-use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -41,10 +40,7 @@ pub(crate) fn run(args: &CaptureArgs) -> Result<ExitCode> {
         token_ids: generated.token_ids,
         text: generated.text,
     };
-    if args.json {
-        output::json(&report)?;
-    } else {
-        let mut out = io::stdout().lock();
+    output::report(args.json, &report, |out| {
         writeln!(
             out,
             "\ntrace     {} records, {} dropped, {} in {}",
@@ -52,7 +48,7 @@ pub(crate) fn run(args: &CaptureArgs) -> Result<ExitCode> {
             report.dropped,
             bytes(report.bytes),
             report.out.display(),
-        )?;
-    }
+        )
+    })?;
     Ok(ExitCode::SUCCESS)
 }

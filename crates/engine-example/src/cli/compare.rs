@@ -28,6 +28,8 @@ struct Run {
     /// Bytes of the experts that the probe found in the page cache before the run.
     resident_before_bytes: u64,
     sha256: String,
+    /// How this run's bytes were read, as proved when its tier was opened.
+    read_channel: String,
     counters: Usage,
 }
 
@@ -96,11 +98,7 @@ pub(crate) fn run(args: &CompareArgs) -> Result<ExitCode> {
     bar.finish_and_clear();
     session.engine.reopen_tier(config_of(&session, Admission::Admit))?;
     let report = report(&session, &arms, runs, skipped, args.rounds, tokens_per_run);
-    if args.json {
-        output::json(&report)?;
-    } else {
-        print(&report)?;
-    }
+    output::report(args.json, &report, |out| print(&report, out))?;
     Ok(if report.identical_outputs { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -115,7 +113,11 @@ fn usable_arms(session: &mut Session, asked: &[Admission]) -> (Vec<Admission>, V
         if arms.contains(&arm) {
             continue;
         }
-        match session.engine.reopen_tier(config_of(session, arm)) {
+        let reopened = match session.engine.tier().evict(None) {
+            Ok(_) => session.engine.reopen_tier(config_of(session, arm)),
+            Err(error) => Err(error.into()),
+        };
+        match reopened {
             Ok(()) => arms.push(arm),
             Err(error) => skipped.push(Skipped { name: arm.name(), reason: error.to_string() }),
         }
@@ -130,7 +132,9 @@ fn run_arm(
     round: usize,
     place: usize,
 ) -> Result<(Run, usize)> {
-    // A fresh tier each time: an older mapping would keep its pages from being evicted.
+    // A fresh tier each time, and evicted through the old one first: pages that a mapping holds
+    // cannot be evicted, and an unbuffered arm proves itself on pages that are not there.
+    session.engine.tier().evict(None)?;
     session.engine.reopen_tier(config_of(session, arm))?;
     let before = session.engine.tier().evict(None)?;
     let (prompt, _) = session.prompt(&args.prompt)?;
@@ -149,6 +153,7 @@ fn run_arm(
         ms: counters.wall_ns as f64 / 1e6,
         resident_before_bytes: before.resident_bytes,
         sha256: sha256_of(&done.token_ids),
+        read_channel: session.engine.tier().read_channel(),
         counters,
     };
     Ok((run, done.token_ids.len()))
@@ -225,8 +230,7 @@ fn summary_of(arm: Admission, runs: &[Run], pairs: &[Pair]) -> Option<Arm> {
     })
 }
 
-fn print(report: &Report) -> Result<()> {
-    let mut out = io::stdout().lock();
+fn print(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     if !report.identical_outputs {
         writeln!(out, "DISCARDED: the arms produced different tokens; no times are reported")?;
         for run in &report.runs {

@@ -42,11 +42,7 @@ pub(crate) fn run(args: &GenerateArgs) -> Result<ExitCode> {
         );
     }
     let report = generate(&mut session, &args.prompt, cold_start, !args.json)?;
-    if args.json {
-        output::json(&report)?;
-    } else {
-        print_summary(&report)?;
-    }
+    output::report(args.json, &report, |out| print_summary(&report, out))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -134,8 +130,7 @@ fn show(piece: &str) -> Result<(), EngineError> {
     written.map_err(|source| EngineError::Io { path: PathBuf::from("standard output"), source })
 }
 
-fn print_summary(report: &Report) -> Result<()> {
-    let mut out = io::stdout().lock();
+fn print_summary(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     let used = &report.counters;
     let tier = &used.tier;
     writeln!(out)?;

@@ -3,9 +3,12 @@
 mod args;
 mod bundled;
 mod capture;
+mod cat;
 mod compare;
+mod doctor;
 mod generate;
 mod inspect;
+mod lock;
 mod output;
 mod pack;
 mod pairs;
@@ -14,6 +17,7 @@ mod quantize;
 mod score;
 mod session;
 mod synth;
+mod touch;
 mod verify;
 mod warm;
 
@@ -30,6 +34,8 @@ use std::process::ExitCode;
 pub(crate) fn main() -> ExitCode {
     let cli = Cli::parse();
     start_logging();
+    // A model may have more files than the customary limit; those who cannot raise it go on.
+    let _ = expert_tier::observe::raise_open_files_limit();
     let done = match cli.command.unwrap_or(Command::Generate(cli.generate)) {
         Command::Generate(args) => generate::run(&args),
         Command::Compare(args) => compare::run(&args),
@@ -41,6 +47,10 @@ pub(crate) fn main() -> ExitCode {
         Command::Synth(args) => synth::run(&args),
         Command::Warm(args) => warm::warm(&args),
         Command::Evict(args) => warm::evict(&args),
+        Command::Doctor(args) => doctor::run(&args),
+        Command::Lock(args) => lock::run(&args),
+        Command::Touch(args) => touch::run(&args),
+        Command::Cat(args) => cat::run(&args),
         Command::Score(args) => score::run(&args),
     };
     match done {

@@ -6,9 +6,26 @@ use std::io::{self, Write};
 
 /// One JSON object on standard output.
 pub(crate) fn json(value: &impl Serialize) -> Result<()> {
-    let mut out = io::stdout().lock();
+    json_to(io::stdout().lock(), value)
+}
+
+/// One JSON object.
+pub(crate) fn json_to(mut out: impl Write, value: &impl Serialize) -> Result<()> {
     serde_json::to_writer_pretty(&mut out, value)?;
     writeln!(out)?;
+    Ok(())
+}
+
+/// A report as one JSON object where `as_json` asks for it, as text otherwise.
+pub(crate) fn report(
+    as_json: bool,
+    value: &impl Serialize,
+    text: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+) -> Result<()> {
+    if as_json {
+        return json(value);
+    }
+    text(&mut io::stdout().lock())?;
     Ok(())
 }
 

@@ -7,7 +7,6 @@ use super::session::print_warnings;
 use anyhow::Result;
 use expert_tier::Pool;
 use expert_tier::pack::{PackOptions, pack};
-use std::io::{self, Write};
 use std::process::ExitCode;
 
 pub(crate) fn run(args: &PackArgs) -> Result<ExitCode> {
@@ -27,21 +26,18 @@ pub(crate) fn run(args: &PackArgs) -> Result<ExitCode> {
     })?;
     bar.finish_and_clear();
     print_warnings(&report.notices);
-    if args.json {
-        output::json(&report)?;
-        return Ok(ExitCode::SUCCESS);
-    }
-    let mut out = io::stdout().lock();
-    writeln!(
-        out,
-        "{} experts ({}), {} of them from an earlier run, and a spine of {}: {} written in {:.1} s to {}",
-        report.experts,
-        bytes(report.expert_bytes),
-        report.resumed_experts,
-        bytes(report.spine_bytes),
-        bytes(report.written_bytes),
-        report.seconds,
-        args.out.display(),
-    )?;
+    output::report(args.json, &report, |out| {
+        writeln!(
+            out,
+            "{} experts ({}), {} of them from an earlier run, and a spine of {}: {} written in {:.1} s to {}",
+            report.experts,
+            bytes(report.expert_bytes),
+            report.resumed_experts,
+            bytes(report.spine_bytes),
+            bytes(report.written_bytes),
+            report.seconds,
+            args.out.display(),
+        )
+    })?;
     Ok(ExitCode::SUCCESS)
 }

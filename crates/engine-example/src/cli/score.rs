@@ -38,11 +38,11 @@ pub(crate) fn run(args: &ScoreArgs) -> Result<ExitCode> {
     let files = args.files.iter().map(|file| score(&mut session, file, args.window));
     let files = files.collect::<Result<Vec<_>>>()?;
     let report = Report { model: session.dir.clone(), window: args.window, files };
-    if args.json {
-        output::json(&report)?;
-        return Ok(ExitCode::SUCCESS);
-    }
-    let mut out = io::stdout().lock();
+    output::report(args.json, &report, |out| print(&report, out))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn print(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "{:>8} {:>8} {:>10} {:>9}  file", "tokens", "loss", "perplexity", "bits/byte")?;
     for file in &report.files {
         writeln!(
@@ -55,7 +55,7 @@ pub(crate) fn run(args: &ScoreArgs) -> Result<ExitCode> {
             file.file.display()
         )?;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 fn score(session: &mut Session, path: &PathBuf, window: usize) -> Result<FileScore> {

@@ -7,7 +7,8 @@ use engine_example::kernels::Isa;
 use engine_example::sampling::SamplingConfig;
 use engine_example::text::Message;
 use engine_example::{Engine, EngineError, EngineOptions};
-use expert_tier::{Admission, Notice, TierConfig};
+use expert_tier::pool::SettingSource;
+use expert_tier::{Admission, Notice, Pool, TierConfig};
 use serde::Serialize;
 use serde_json::{Map, Value};
 use std::path::{Path, PathBuf};
@@ -27,6 +28,7 @@ pub(crate) struct Settings {
     pub(crate) isa: &'static str,
     pub(crate) tier: TierConfig,
     pub(crate) fill_method: expert_tier::FillMethod,
+    pub(crate) read_channel: String,
     pub(crate) probe: Option<expert_tier::ProbeKind>,
     pub(crate) huge_folios: bool,
     pub(crate) spine: expert_tier::SpinePlacement,
@@ -48,6 +50,7 @@ impl Session {
             tier: TierConfig {
                 admission,
                 fill_threads: args.fill_threads,
+                fill_method: args.fill,
                 huge_folios: !args.no_huge_folios,
                 ..TierConfig::default()
             },
@@ -63,6 +66,8 @@ impl Session {
         })?;
         bar.finish_and_clear();
         print_warnings(engine.pool().notices());
+        print_router_default(engine.pool());
+        print_warnings(engine.tier().notices());
         Ok(Self { engine, dir, options })
     }
 
@@ -74,6 +79,7 @@ impl Session {
             isa: self.options.isa.name(),
             tier: *tier.config(),
             fill_method: tier.fill_method(),
+            read_channel: tier.read_channel(),
             probe: tier.probe(),
             huge_folios: tier.huge_folios(),
             spine: self.options.spine,
@@ -140,6 +146,17 @@ impl Session {
 pub(crate) fn print_warnings(notices: &[Notice]) {
     for notice in notices.iter().filter(|notice| notice.warning) {
         eprintln!("warning: {notice}");
+    }
+}
+
+/// A router setting that nobody wrote down is used, but not silently.
+fn print_router_default(pool: &Pool) {
+    let Some(config) = pool.config() else { return };
+    if let Some(setting) = config.norm_topk_prob
+        && setting.source == SettingSource::FamilyDefault
+    {
+        let (value, family) = (setting.value, &config.model_type);
+        eprintln!("note: norm_topk_prob is absent: {value}, the default of {family}");
     }
 }
 

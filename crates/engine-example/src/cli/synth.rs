@@ -5,7 +5,6 @@ use super::output::{self, bytes};
 use super::progress;
 use anyhow::{Context, Result};
 use engine_example::synth::{SynthOptions, SynthShape, synth};
-use std::io::{self, Write};
 use std::process::ExitCode;
 
 pub(crate) fn run(args: &SynthArgs) -> Result<ExitCode> {
@@ -26,18 +25,15 @@ pub(crate) fn run(args: &SynthArgs) -> Result<ExitCode> {
         bar.set_position(done);
     })?;
     bar.finish_and_clear();
-    if args.json {
-        output::json(&report)?;
-        return Ok(ExitCode::SUCCESS);
-    }
-    let mut out = io::stdout().lock();
-    writeln!(
-        out,
-        "{} experts of {}, {} in all, in {}",
-        report.experts,
-        bytes(report.expert_bytes),
-        bytes(report.weight_bytes),
-        args.out.display(),
-    )?;
+    output::report(args.json, &report, |out| {
+        writeln!(
+            out,
+            "{} experts of {}, {} in all, in {}",
+            report.experts,
+            bytes(report.expert_bytes),
+            bytes(report.weight_bytes),
+            args.out.display(),
+        )
+    })?;
     Ok(ExitCode::SUCCESS)
 }

@@ -1,13 +1,13 @@
 //! `tier warm` and `tier evict`: put experts into the page cache, or ask it to forget them.
 
 use super::args::ExpertsArgs;
+use super::inspect::warn;
 use super::output::{self, bytes};
-use super::{bundled, progress};
+use super::{bundled, progress, touch};
 use anyhow::{Context, Result, bail};
 use expert_tier::{Pool, Residency, Snapshot, Tier, TierConfig};
 use router_trace::ExpertId;
 use serde::Serialize;
-use std::io::{self, Write};
 use std::process::ExitCode;
 
 /// Experts adopted at once.
@@ -23,6 +23,14 @@ struct Report {
     counters: Snapshot,
 }
 
+/// What was done, and what a probe found of the pages that were to go: those on a border with
+/// an expert that stays do not.
+#[derive(Clone, Copy)]
+enum Done {
+    Warmed,
+    Evicted(Residency),
+}
+
 pub(crate) fn warm(args: &ExpertsArgs) -> Result<ExitCode> {
     let (tier, ids) = open(args)?;
     let before = tier.residency(Some(&ids))?;
@@ -35,14 +43,15 @@ pub(crate) fn warm(args: &ExpertsArgs) -> Result<ExitCode> {
         }
     }
     bar.finish_and_clear();
-    finish(args, &tier, &ids, before, "warm")
+    finish(args, &tier, &ids, before, Done::Warmed)
 }
 
 pub(crate) fn evict(args: &ExpertsArgs) -> Result<ExitCode> {
     let (tier, ids) = open(args)?;
     let before = tier.residency(Some(&ids))?;
-    tier.evict(Some(&ids))?;
-    finish(args, &tier, &ids, before, "evict")
+    let whole_pool = args.layer.is_none() && args.experts.is_none();
+    let left = tier.evict(if whole_pool { None } else { Some(&ids) })?;
+    finish(args, &tier, &ids, before, Done::Evicted(left))
 }
 
 fn finish(
@@ -50,14 +59,15 @@ fn finish(
     tier: &Tier,
     ids: &[ExpertId],
     before: Residency,
-    what: &str,
+    done: Done,
 ) -> Result<ExitCode> {
     let after = tier.residency(Some(ids))?;
+    let what = match done {
+        Done::Warmed => "warm",
+        Done::Evicted(_) => "evict",
+    };
     let report = Report { experts: ids.len(), before, after, counters: tier.snapshot() };
-    if args.json {
-        output::json(&report)?;
-    } else {
-        let mut out = io::stdout().lock();
+    output::report(args.json, &report, |out| {
         writeln!(
             out,
             "{what}: {} experts, {} of {} in the page cache before, {} now",
@@ -65,17 +75,23 @@ fn finish(
             bytes(before.resident_bytes),
             bytes(before.total_bytes),
             bytes(after.resident_bytes),
-        )?;
-    }
-    let reached = match what {
-        "warm" => after.resident_bytes == after.total_bytes,
-        _ => after.resident_bytes == 0,
-    };
-    if !reached {
-        eprintln!(
-            "warning: {what} did not get all: {} of {} bytes are in the page cache",
+        )
+    })?;
+    match done {
+        Done::Warmed if after.resident_bytes < after.total_bytes => warn(&format!(
+            "not all is warm: {} of {} bytes are in the page cache",
             after.resident_bytes, after.total_bytes
-        );
+        )),
+        Done::Evicted(left) if left.resident_bytes > 0 => {
+            let why = touch::memory_file_system(tier.pool());
+            warn(&format!(
+                "not all is evicted: {} of {} bytes stay in the page cache{}",
+                left.resident_bytes,
+                left.total_bytes,
+                why.map_or_else(String::new, |why| format!(" ({why}: evicting has no effect)")),
+            ));
+        }
+        _ => {}
     }
     Ok(ExitCode::SUCCESS)
 }

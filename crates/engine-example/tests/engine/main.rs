@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod errors;
+mod fp8_cases;
 mod golden;
 mod rope;
 mod router;

@@ -1,6 +1,6 @@
 //! The bundled model: readable text, and the same text whatever serves it.
 
-use super::{greedy, open, options};
+use super::{arms, greedy, open, options};
 use expert_tier::Admission;
 use std::path::{Path, PathBuf};
 
@@ -24,7 +24,7 @@ fn it_is_small_and_its_experts_are_one_extent_each() {
 fn arms_agree_on_its_text() {
     let engine = open(&model(), &options(Admission::Admit, 1));
     let prompt = engine.text().unwrap().encode("The server writes the log file").unwrap();
-    let texts: Vec<String> = Admission::ALL
+    let texts: Vec<String> = arms(&model())
         .into_iter()
         .map(|admission| {
             let mut engine = open(&model(), &options(admission, 2));

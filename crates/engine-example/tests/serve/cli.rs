@@ -5,18 +5,18 @@ use serde_json::Value;
 use std::path::Path;
 use std::process::{Command, Output};
 
-fn tier(arguments: &[&str]) -> Output {
+pub(crate) fn tier(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_tier")).args(arguments).output().unwrap()
 }
 
-pub(super) fn json(arguments: &[&str]) -> Value {
+pub(crate) fn json(arguments: &[&str]) -> Value {
     let output = tier(arguments);
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{arguments:?}: {errors}");
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-pub(super) fn fails(arguments: &[&str], code: i32, words: &[&str]) {
+pub(crate) fn fails(arguments: &[&str], code: i32, words: &[&str]) {
     let output = tier(arguments);
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(code), "{arguments:?}: {errors}");
@@ -83,7 +83,8 @@ fn compare_reports_identical_outputs_and_paired_medians() {
     let arms = report["arms"].as_array().unwrap();
     assert_eq!(arms[0]["name"], "admit");
     let skipped = report["skipped"].as_array().unwrap().len();
-    assert_eq!(arms.len() + skipped, 3, "{report}");
+    assert_eq!(arms.len() + skipped, 4, "{report}");
+    assert_eq!(report["settings"]["read_channel"], "mapping");
     assert!(arms.iter().all(|arm| arm["median_ms"].as_f64().unwrap() > 0.0));
     assert_eq!(report["pairs"].as_array().unwrap().len(), 2 * (arms.len() - 1));
     assert_eq!(report["sha256"].as_str().unwrap().len(), 64);
