@@ -1,2 +1,138 @@
-//! The `tier-bench` command.
-fn main() {}
+//! The `tier-bench` command: what the tier claims, measured against what it must beat.
+#![forbid(unsafe_code)]
+
+mod admission;
+mod consume;
+mod ffn;
+mod fill;
+mod hit;
+mod machine;
+mod measure;
+mod pools;
+mod pressure;
+mod report;
+mod stats;
+
+use anyhow::{Context, Result, ensure};
+use clap::{Args, Parser, Subcommand};
+use machine::Machine;
+use pools::{Layout, Spec};
+use report::Report;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+const KIB: usize = 1 << 10;
+pub(crate) const P4: Spec = Spec::of_size("p4", Layout::Packed, 16, 4608 * KIB);
+pub(crate) const P4_COPY: Spec = Spec::of_size("p4-copy", Layout::Packed, 16, 4608 * KIB);
+pub(crate) const U4: Spec = Spec::of_size("u4", Layout::Unaligned, 16, 4608 * KIB);
+pub(crate) const P17: Spec = Spec::of_size("p17", Layout::Packed, 16, 17_920 * KIB);
+pub(crate) const P17_COPY: Spec = Spec::of_size("p17-copy", Layout::Packed, 8, 17_920 * KIB);
+pub(crate) const U17: Spec = Spec::of_size("u17", Layout::Unaligned, 16, 17_920 * KIB);
+
+/// Measures what the expert tier claims. Run it on an otherwise idle machine.
+#[derive(Parser, Debug)]
+#[command(version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    /// Warm experts in place against a locked arena.
+    Hit(Options),
+    /// Cold routes against O_DIRECT.
+    Fill(Options),
+    /// A set that fits, kept against read anew.
+    Admission(Options),
+    /// A real trace in a quarter of its memory against exact LRU.
+    Pressure(Options),
+    /// Expert arithmetic against a plain read of the weights.
+    Ffn(Options),
+    /// One arm of `pressure`, started by it.
+    #[command(hide = true)]
+    PressureChild { pool: PathBuf, arm: usize, slots: usize, accesses: usize },
+}
+
+#[derive(Args, Debug)]
+struct Options {
+    /// One JSON object instead of a table.
+    #[arg(long)]
+    json: bool,
+    /// Rounds in which every arm has its turn; 5 are the rule.
+    #[arg(long)]
+    rounds: Option<usize>,
+    /// Where pools are made, about 3 GB for all benches.
+    #[arg(long, default_value = "target/bench-pool")]
+    dir: PathBuf,
+    /// Less of everything: shows that it runs, proves nothing.
+    #[arg(long)]
+    quick: bool,
+    /// `pressure`: losing arms in every round, not only in the first. Twice the time.
+    #[arg(long)]
+    every_arm: bool,
+}
+
+/// What a bench is told.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    pub(crate) rounds: usize,
+    pub(crate) dir: PathBuf,
+    pub(crate) quick: bool,
+    pub(crate) every_arm: bool,
+}
+
+impl Settings {
+    pub(crate) fn pick<T>(&self, full: T, quick: T) -> T {
+        if self.quick { quick } else { full }
+    }
+}
+
+type Bench = fn(&Settings) -> Result<(Vec<report::Row>, Vec<report::Bar>)>;
+
+fn bench(name: &'static str, options: &Options, default_rounds: usize, run: Bench) -> Result<()> {
+    let rounds = options.rounds.unwrap_or(default_rounds);
+    ensure!((1..=1000).contains(&rounds), "--rounds {rounds} must be 1 to 1000");
+    std::fs::create_dir_all(&options.dir)
+        .with_context(|| format!("--dir {}", options.dir.display()))?;
+    let Options { quick, every_arm, .. } = *options;
+    let settings = Settings { rounds, dir: options.dir.clone(), quick, every_arm };
+    let machine = Machine::probe(&settings.dir)?;
+    let (rows, bars) = run(&settings)?;
+    let mut lines = vec![format!("{rounds} rounds in balanced order, ratios inside a round")];
+    if options.quick {
+        lines.push("--quick: shows that it runs, proves nothing".to_owned());
+    }
+    Report { bench: name, machine: machine.finish(), settings: lines, rows, bars }
+        .print(options.json)
+}
+
+fn run(command: &Command) -> Result<()> {
+    match command {
+        Command::Hit(options) => bench("hit", options, 11, hit::run),
+        Command::Fill(options) => bench("fill", options, 11, fill::run),
+        Command::Admission(options) => bench("admission", options, 7, admission::run),
+        Command::Pressure(options) => bench("pressure", options, 5, pressure::run),
+        Command::Ffn(options) => bench("ffn", options, 7, ffn::run),
+        Command::PressureChild { pool, arm, slots, accesses } => {
+            pressure::child::run(pool, *arm, *slots, *accesses)
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            drop(error.print());
+            return ExitCode::from(if error.use_stderr() { 2 } else { 0 });
+        }
+    };
+    match run(&cli.command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error[bench]: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

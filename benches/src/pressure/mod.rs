@@ -1,0 +1,136 @@
+//! A real trace in a quarter of the memory it would like, under the kernel's eviction and under
+//! exact LRU.
+
+pub(crate) mod child;
+mod group;
+mod trace;
+
+use crate::Settings;
+use crate::measure::{Arm, Sample, Turns};
+use crate::pools::{Layout, Spec};
+use crate::report::{Bar, Better, Row};
+use anyhow::{Context, Result, bail, ensure};
+use child::{ADMIT, ADMIT_ONE, ARENA, Outcome, WAYS};
+use expert_tier::{Pool, Tier, TierConfig};
+use group::Group;
+use std::io::{Read, Write};
+use std::process::{Command, Stdio};
+
+/// 1,024 experts of exactly one 2 MiB window.
+const POOL: Spec = Spec {
+    name: "pressure",
+    layout: Layout::Packed,
+    layers: trace::LAYERS,
+    experts: trace::EXPERTS,
+    expert_bytes: 2 << 20,
+};
+/// A quarter of the pool.
+const SLOTS: usize = 256;
+/// For the process itself.
+const EXTRA_BYTES: u64 = 24 << 20;
+
+pub(crate) fn run(settings: &Settings) -> Result<(Vec<Row>, Vec<Bar>)> {
+    let pool = POOL.open(&settings.dir)?;
+    let limit = (SLOTS * POOL.expert_bytes) as u64 + EXTRA_BYTES;
+    let mut trace = trace::olmoe()?;
+    trace.truncate(settings.pick(trace.len(), trace.len() / 4));
+    let exact = trace::miss_ratio(&trace, SLOTS, trace.len() * 2 / 5);
+    let workload = format!(
+        "OLMoE, {} accesses one by one, scored after 40 %, 2 MiB experts, limit {} MiB, \
+         wall time an access",
+        trace.len(),
+        limit >> 20
+    );
+    // Whether a group can be had at all, before any arm depends on it.
+    if let Err(error) = Group::new(limit) {
+        let why = format!("{error:#}");
+        let rows = WAYS.iter().map(|way| Row::skipped(&workload, way.name, &why)).collect();
+        return Ok((rows, bars(None, exact)));
+    }
+    let (pool, accesses) = (&pool, trace.len());
+    let turn = move |arm: usize| turn(pool, arm, limit, accesses);
+    let mut arms = Vec::new();
+    for (number, way) in WAYS.iter().enumerate() {
+        if settings.quick && way.losing {
+            continue;
+        }
+        let mut arm = Arm::new(way.name, way.channel, move || turn(number));
+        if way.losing && !settings.every_arm {
+            arm.most = 1;
+        }
+        arms.push(arm);
+    }
+    let turns = Turns::take_cold(&workload, "ms", arms, settings.rounds)?;
+    let mut rows = turns.rows(ARENA);
+    for row in &mut rows {
+        row.notes.push(format!("exact LRU misses {exact:.4} of the scored accesses"));
+    }
+    if settings.quick {
+        let losing = WAYS.iter().filter(|way| way.losing);
+        rows.extend(losing.map(|way| Row::skipped(&workload, way.name, "--quick")));
+    }
+    Ok((rows, bars(Some(&turns), exact)))
+}
+
+fn bars(turns: Option<&Turns>, exact: f64) -> Vec<Bar> {
+    let of = |arm: &&str| {
+        let share = turns.map(|turns| turns.read_share(arm));
+        let (share, how) = share.unwrap_or((None, "not run".to_owned()));
+        let time = turns.and_then(|turns| turns.ratio(arm, ARENA));
+        let bytes = format!("pressure, {arm}: device bytes / exact LRU's ({how})");
+        let times = format!("pressure, {arm}: time an access / LRU arena's");
+        [
+            Bar::new(bytes, share.map(|share| share / exact), 1.03, Better::Lower),
+            Bar::new(times, time, 1.15, Better::Lower),
+        ]
+    };
+    [ADMIT, ADMIT_ONE].iter().flat_map(of).collect()
+}
+
+/// One arm over the whole trace, in a child that a new group limits.
+fn turn(pool: &Pool, arm: usize, limit: u64, accesses: usize) -> Result<Sample> {
+    // Pages that this process left would be charged to it, not to the child.
+    Tier::open(pool.clone(), TierConfig::default())?.evict(None)?;
+    let group = Group::new(limit)?;
+    let mut child = Command::new(std::env::current_exe()?)
+        .arg("pressure-child")
+        .arg(pool.root())
+        .args([arm, SLOTS, accesses].map(|number| number.to_string()))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .context("starting the child")?;
+    let told = group.add(child.id()).and_then(|()| {
+        let mut stdin = child.stdin.take().context("no pipe to the child")?;
+        Ok(stdin.write_all(b"go\n")?)
+    });
+    if let Err(error) = told {
+        child.kill()?;
+        child.wait()?;
+        return Err(error);
+    }
+    let mut text = String::new();
+    child.stdout.take().context("no pipe from the child")?.read_to_string(&mut text)?;
+    let status = child.wait()?;
+    let name = WAYS[arm].name;
+    if !status.success() {
+        bail!("{name}: the child in the {} group ended with {status}", group.version);
+    }
+    let outcome: Outcome =
+        serde_json::from_str(&text).with_context(|| format!("{name}: {text}"))?;
+    ensure!(outcome.limit_bytes == Some(limit), "{name}: limited to {:?}", outcome.limit_bytes);
+    eprintln!(
+        "{name}: {:.3} ms an access, {:?} of {} bytes from the device",
+        outcome.seconds * 1e3 / outcome.scored as f64,
+        outcome.device_bytes,
+        outcome.asked_bytes
+    );
+    Ok(Sample {
+        value: outcome.seconds * 1e3 / outcome.scored as f64,
+        asked_bytes: outcome.asked_bytes,
+        device_bytes: outcome.device_bytes,
+        process_bytes: outcome.process_bytes,
+        checksum: outcome.checksum,
+        flag: (!outcome.cold).then(|| "began with pages in the cache".to_owned()),
+    })
+}
