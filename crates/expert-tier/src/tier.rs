@@ -1,3 +1,5 @@
+mod setup;
+
 use crate::admission::Admission;
 use crate::config::TierConfig;
 use crate::error::TierError;
@@ -5,7 +7,7 @@ use crate::evict;
 use crate::fill::direct::{BufferReader, Method, missing_bytes};
 use crate::fill::{FillMethod, FillPlan, Filler, PlanLimits};
 use crate::guard::Guard;
-use crate::host::{self, Storage};
+use crate::host;
 use crate::lease::{Adopted, AdoptedExpert};
 use crate::notice::Notice;
 use crate::observe::{BlockCounters, SystemRoot, Unavailable};
@@ -84,14 +86,14 @@ impl Tier {
         let filler = Filler::new(config.fill_threads, config.fill_method, &mut notices)?;
         let huge = config.huge_folios && has_windows && filler.method() != FillMethod::WillNeed;
         let mapping = Mapping::open(&pool, huge)?;
-        let probes = choose_probes(&mapping, config.probe)?;
+        let probes = setup::choose_probes(&mapping, config.probe)?;
         let reader = match Method::of(config.admission) {
             Some(method) => Some(BufferReader::open(&pool, method, &mapping, &probes)?),
             None => None,
         };
         let guard = Guard::new(&mapping);
         notices.extend(guard.notice().cloned());
-        notices.extend(remarks(&mapping, &probes, config, reader.as_ref()));
+        notices.extend(setup::remarks(&mapping, &probes, config, reader.as_ref()));
         let shared = Shared {
             config,
             guard,
@@ -100,7 +102,7 @@ impl Tier {
             probes,
             notices,
             page_bytes: host::page_bytes(),
-            edge_bytes: edge_bytes(&mapping),
+            edge_bytes: setup::edge_bytes(&mapping),
             mapping,
             pool,
             counters: Counters::default(),
@@ -492,73 +494,6 @@ impl Shared {
             }
         }
     }
-}
-
-fn choose_probes(
-    mapping: &Mapping,
-    forced: Option<ProbeKind>,
-) -> Result<Vec<ResidencyProbe>, TierError> {
-    let choose = |(index, path): (u32, &Path)| {
-        let file = mapping.handle(index)?;
-        ResidencyProbe::choose(&file, forced).map_err(|source| TierError::Io {
-            path: path.to_owned(),
-            operation: "probe",
-            source,
-        })
-    };
-    (0_u32..).zip(mapping.files().iter().map(|mapped| &*mapped.path)).map(choose).collect()
-}
-
-/// What is not as it could be, each thing once, with the first file that shows it.
-fn remarks(
-    mapping: &Mapping,
-    probes: &[ResidencyProbe],
-    config: TierConfig,
-    reader: Option<&BufferReader>,
-) -> Vec<Notice> {
-    let files = mapping.files();
-    let mut notices = Vec::new();
-    let mut small = files.iter().filter_map(|file| Some((file, file.not_huge.as_ref()?)));
-    if let Some((file, why)) = small.next() {
-        let more = small.count();
-        let text = format!("{}: no 2 MiB folios: {why}", file.path.display());
-        notices.push(Notice::info(match more {
-            0 => text,
-            _ => format!("{text} (and {more} more files)"),
-        }));
-    }
-    let mut doubted = files.iter().zip(probes).filter(|(_, probe)| probe.needs_file());
-    if config.probe.is_none()
-        && let Some((file, probe)) = doubted.next()
-    {
-        let (path, kind) = (file.path.display(), probe.kind());
-        notices.push(Notice::info(format!(
-            "{path}: residency is asked by {kind:?}, as mincore does not tell it here"
-        )));
-    }
-    if reader.is_some_and(|reader| reader.unproved() > 0) {
-        let arm = config.admission;
-        notices.push(Notice::warning(format!(
-            "{arm}: not proved to pass the page cache by: every page that was tried stays in it"
-        )));
-    }
-    notices
-}
-
-/// Longest piece that one advice call really brings in: calls are clipped to the device's
-/// read-ahead window, and pieces over 2 MiB gain nothing.
-fn edge_bytes(mapping: &Mapping) -> u64 {
-    const FALLBACK_KB: u64 = 128; // the kernel's default window
-    let mut seen = HashSet::new();
-    let mut window_kb = u64::MAX;
-    for mapped in mapping.files() {
-        if seen.insert(mapped.dev) {
-            let storage = Storage::probe(&mapped.path, &SystemRoot::default());
-            let found = storage.ok().and_then(|storage| storage.read_ahead_kb.ok());
-            window_kb = window_kb.min(found.unwrap_or(FALLBACK_KB));
-        }
-    }
-    window_kb.saturating_mul(1024).clamp(64 << 10, HUGE_BYTES)
 }
 
 fn elapsed_ns(since: Instant) -> u64 {
