@@ -23,7 +23,7 @@ pub struct Experts {
     widths: [usize; 2],
     scratch: Scratch,
     recorder: Option<Recorder>,
-    /// The pass that is recorded: its number, and the first layer that it reported.
+    /// The pass that is recorded: its number, and the last layer that it reported.
     step: u64,
     last_layer: Option<u16>,
     phase: Phase,
@@ -57,8 +57,8 @@ impl Experts {
     /// # Errors
     /// A demand read that failed, or weights that do not fit the config.
     pub fn run(&mut self, call: &MoeCall<'_>, out: &mut [f32]) -> Result<(), EngineError> {
-        // Ascending by expert: sums do not depend on how tokens are batched, and a prompt
-        // touches each expert once a pass.
+        // Ascending by expert: a prompt touches each expert once a pass, and a pass of at most
+        // BATCH_EXPERTS experts sums in the same order as its tokens would one by one.
         let groups = group_by_expert(call.routes);
         for batch in groups.chunks(BATCH_EXPERTS) {
             let wanted: Vec<u16> = batch.iter().map(|group| group.expert).collect();

@@ -189,7 +189,7 @@ fn write_weights(
             sums.squared_error += sum.squared_error;
             sums.squares += sum.squares;
         }
-        progress(((batch + 1) * BATCH).min(experts.len() + batch * BATCH) as u64, total);
+        progress((batch * BATCH + experts.len()) as u64, total);
     }
     Ok(sums)
 }
