@@ -6,7 +6,7 @@ use crate::measure::{Arm, Meter, Sample, Turns, make_cold};
 use crate::pools::Spec;
 use crate::report::{Bar, Better, Row};
 use anyhow::Result;
-use expert_tier::{Admission, Tier, TierConfig};
+use expert_tier::{Admission, FillMethod, Tier, TierConfig};
 use memmap2::MmapMut;
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use router_trace::ExpertId;
@@ -15,9 +15,12 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
-const DIRECT: &str = "O_DIRECT into 2 MiB pages";
-const PACKED: &str = "tier, packed pool";
-const UNALIGNED: &str = "tier, unaligned safetensors";
+const DIRECT: &str = "O_DIRECT into 2 MiB pages, then used";
+const DIRECT_IN_ORDER: &str = "O_DIRECT into 2 MiB pages, used as it arrives";
+const PACKED: &str = "tier, packed pool, used as it arrives";
+const PACKED_WHOLE: &str = "tier, packed pool, then used";
+const UNALIGNED: &str = "tier, unaligned safetensors, used as it arrives";
+const FAULTS: &str = "losing: plain page faults";
 const PREAD: &str = "losing: pread, one thread";
 const UNTOUCHED: &str = "tier, packed, free memory left idle";
 const ADVICE: &str = "losing: one WILLNEED an expert, adopt";
@@ -77,6 +80,23 @@ impl Route {
         Ok(Sample { value, asked_bytes, device_bytes, process_bytes, checksum, flag })
     }
 
+    /// The first experts are used while the last are read.
+    fn in_order(&self, tier: &Tier) -> Result<u64> {
+        let mut adopting = tier.begin(0, &self.indices)?;
+        let mut sum = 0_u64;
+        loop {
+            let more = adopting.wait()?;
+            if more.is_empty() {
+                break;
+            }
+            for expert in adopting.experts().skip(more.start) {
+                sum = sum.wrapping_add(consume::expert(&expert));
+            }
+        }
+        adopting.finish()?;
+        Ok(sum)
+    }
+
     fn adopt(&self, tier: &Tier) -> Result<u64> {
         let adopted = tier.adopt_batch(0, &self.indices)?;
         Ok(adopted.experts().map(|expert| consume::expert(&expert)).fold(0, u64::wrapping_add))
@@ -126,21 +146,36 @@ fn one(
     let direct = TierConfig { admission: Admission::Direct, ..TierConfig::default() };
     let direct = Tier::open(pool.clone(), direct)?;
     let plain = Tier::open(unaligned.open(&settings.dir)?, TierConfig::default())?;
-    // The losing advice arm has a mapping that never asks for huge folios.
-    let small = Tier::open(pool, TierConfig { huge_folios: false, ..TierConfig::default() })?;
+    // The losing arms have mappings that never ask for huge folios.
+    let small = TierConfig { huge_folios: false, ..TierConfig::default() };
+    let small = Tier::open(pool.clone(), small)?;
+    let faults = TierConfig { fill_method: Some(FillMethod::Fault), ..TierConfig::default() };
+    let faults = Tier::open(pool, faults)?;
+    // Never two neighbours: a router does not choose in file order, and reading ahead must not pay.
+    let scattered = || (0..experts).map(|number| 2 * number + 1);
     let route = Route {
-        indices: (0..experts).collect(),
-        ids: (0..experts).map(|index| ExpertId::new(0, index)).collect(),
+        indices: scattered().collect(),
+        ids: scattered().map(|index| ExpertId::new(0, index)).collect(),
         bytes: packed.expert_bytes as u64 * u64::from(experts),
     };
     let file = file_of(&admit)?;
     let buffer = RefCell::new(anonymous(packed.expert_bytes, true, false)?);
-    let on_packed = [&admit, &direct, &small];
+    let on_packed = [&admit, &direct, &small, &faults];
 
     let mut arms = vec![
         Arm::new(DIRECT, "buffers of the tier", || route.cold(&on_packed, || route.adopt(&direct))),
-        Arm::new(PACKED, "mapping, in place", || route.cold(&on_packed, || route.adopt(&admit))),
-        Arm::new(UNALIGNED, "mapping, in place", || route.cold(&[&plain], || route.adopt(&plain))),
+        Arm::new(PACKED, "mapping, in place", || {
+            route.cold(&on_packed, || route.in_order(&admit))
+        }),
+        Arm::new(UNALIGNED, "mapping, in place", || {
+            route.cold(&[&plain], || route.in_order(&plain))
+        }),
+        Arm::new(PACKED_WHOLE, "mapping, in place", || {
+            route.cold(&on_packed, || route.adopt(&admit))
+        }),
+        Arm::new(DIRECT_IN_ORDER, "buffers of the tier", || {
+            route.cold(&on_packed, || route.in_order(&direct))
+        }),
         Arm::new(PREAD, "pread copies", || {
             route.cold(&on_packed, || pread(&admit, &file, &route, &mut buffer.borrow_mut()))
         }),
@@ -148,11 +183,16 @@ fn one(
             route.cold(&on_packed, || advise(&small, &file, &route))
         }),
     ];
-    let mut untouched = Arm::new(UNTOUCHED, "mapping, in place", || {
-        route.cold_idle(&on_packed, || route.adopt(&admit))
-    });
-    untouched.most = 5;
-    arms.push(untouched);
+    let mut few = [
+        Arm::new(FAULTS, "mapping, in place", || {
+            route.cold(&on_packed, || route.adopt(&faults))
+        }),
+        Arm::new(UNTOUCHED, "mapping, in place", || {
+            route.cold_idle(&on_packed, || route.in_order(&admit))
+        }),
+    ];
+    few.iter_mut().for_each(|arm| arm.most = 5);
+    arms.extend(few);
     let workload = format!("cold route, {experts} experts of {name}, read and used, wall time");
     let turns = Turns::take(&workload, "ms", arms, settings.rounds)?;
     let bar = |what: &str, value, target, better| {

@@ -25,9 +25,9 @@ const KIB: usize = 1 << 10;
 pub(crate) const P4: Spec = Spec::of_size("p4", Layout::Packed, 16, 4608 * KIB);
 pub(crate) const P4_COPY: Spec = Spec::of_size("p4-copy", Layout::Packed, 16, 4608 * KIB);
 pub(crate) const U4: Spec = Spec::of_size("u4", Layout::Unaligned, 16, 4608 * KIB);
-pub(crate) const P17: Spec = Spec::of_size("p17", Layout::Packed, 16, 17_920 * KIB);
+pub(crate) const P17: Spec = Spec::of_size("p17", Layout::Packed, 32, 17_920 * KIB);
 pub(crate) const P17_COPY: Spec = Spec::of_size("p17-copy", Layout::Packed, 8, 17_920 * KIB);
-pub(crate) const U17: Spec = Spec::of_size("u17", Layout::Unaligned, 16, 17_920 * KIB);
+pub(crate) const U17: Spec = Spec::of_size("u17", Layout::Unaligned, 32, 17_920 * KIB);
 
 /// Measures what the expert tier claims. Run it on an otherwise idle machine.
 #[derive(Parser, Debug)]

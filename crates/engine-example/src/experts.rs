@@ -1,8 +1,8 @@
-//! The routed experts of a layer: adopt the route, multiply in place, let go.
+//! The routed experts of a layer: adopt the route, multiply in place as they come, let go.
 
 use crate::error::EngineError;
 use crate::format::weights_in_place;
-use crate::kernels::{ExpertTask, Isa, Scratch, moe_ffn};
+use crate::kernels::{ExpertTask, Isa, MoeSum, Scratch};
 use crate::models::MoeCall;
 use crate::router::Routed;
 use crate::weights::WeightFormat;
@@ -57,20 +57,28 @@ impl Experts {
     /// # Errors
     /// A demand read that failed, or weights that do not fit the config.
     pub fn run(&mut self, call: &MoeCall<'_>, out: &mut [f32]) -> Result<(), EngineError> {
-        // Ascending by expert: a prompt touches each expert once a pass, and a pass of at most
-        // BATCH_EXPERTS experts sums in the same order as its tokens would one by one.
+        // Ascending by expert: a prompt touches each expert once a pass, and sums in the same
+        // order as its tokens would one by one.
         let groups = group_by_expert(call.routes);
+        let mut sum = MoeSum::begin(call.x, self.widths[0], &mut self.scratch);
         for batch in groups.chunks(BATCH_EXPERTS) {
             let wanted: Vec<u16> = batch.iter().map(|group| group.expert).collect();
-            let adopted = self.tier.adopt_batch(call.layer, &wanted)?; // the only wait
-            let tasks = adopted.experts().zip(batch).map(|(expert, group)| {
-                let weights = weights_in_place(&expert, self.widths, self.format)?;
-                Ok(ExpertTask { weights, tokens: &group.tokens })
-            });
-            let tasks: Vec<ExpertTask<'_>> = tasks.collect::<Result<_, EngineError>>()?;
-            moe_ffn(self.isa, &tasks, call.x, self.widths[0], out, &mut self.scratch);
-            adopted.check()?; // before anyone uses `out`
+            let mut adopting = self.tier.begin(call.layer, &wanted)?;
+            loop {
+                let more = adopting.wait()?; // the only wait; what has come is computed with
+                if more.is_empty() {
+                    break;
+                }
+                let usable = adopting.experts().zip(batch).skip(more.start);
+                let tasks = usable.map(|(expert, group)| {
+                    let weights = weights_in_place(&expert, self.widths, self.format)?;
+                    Ok(ExpertTask { weights, tokens: &group.tokens })
+                });
+                sum.add(self.isa, &tasks.collect::<Result<Vec<_>, EngineError>>()?);
+            }
+            adopting.finish()?; // before anyone uses the sums
         }
+        sum.finish(out);
         self.record(call);
         Ok(())
     }

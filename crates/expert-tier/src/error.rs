@@ -78,6 +78,9 @@ pub enum TierError {
         /// Bytes that are lost.
         len: u64,
     },
+    /// An adoption of which a part has failed, and was told of, cannot go on.
+    #[error("this adoption was given up after the error that was reported before")]
+    FillStopped,
     /// Reads past the page cache that cannot be had here: refused, or not what they claim.
     #[error("{}: no {reads} reads here: {reason}{}", path.display(), Because(source.as_ref()))]
     DirectUnavailable {
@@ -439,7 +442,10 @@ impl TierError {
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Io { .. } => "io",
-            Self::FileChanged { .. } | Self::Fill { .. } | Self::Poisoned { .. } => "io-changed",
+            Self::FileChanged { .. }
+            | Self::Fill { .. }
+            | Self::FillStopped
+            | Self::Poisoned { .. } => "io-changed",
             Self::DirectUnavailable { .. } | Self::FillUnavailable { .. } => "device-unavailable",
             Self::Memory { .. }
             | Self::Lock { .. }

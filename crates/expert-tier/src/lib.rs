@@ -2,12 +2,14 @@
 #![deny(unsafe_code)]
 
 mod admission;
+mod adopting;
 mod config;
 mod error;
 mod evict;
 mod fill;
 mod guard;
 pub mod host;
+mod in_flight;
 mod lease;
 mod lock;
 mod notice;
@@ -23,6 +25,7 @@ mod tier;
 mod view;
 
 pub use admission::Admission;
+pub use adopting::Adopting;
 pub use config::TierConfig;
 pub use error::{ExpertSetProblem, OffsetProblem, TierError};
 pub use fill::FillMethod;

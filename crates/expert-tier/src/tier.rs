@@ -1,27 +1,29 @@
 mod setup;
 
 use crate::admission::Admission;
+use crate::adopting::Adopting;
 use crate::config::TierConfig;
 use crate::error::TierError;
 use crate::evict;
 use crate::fill::direct::{BufferReader, Method, missing_bytes};
-use crate::fill::{FillMethod, FillPlan, Filler, PlanLimits};
+use crate::fill::{Arrival, FillMethod, FillPlan, Filler, PlanLimits};
 use crate::guard::Guard;
 use crate::host;
-use crate::lease::{Adopted, AdoptedExpert};
+use crate::in_flight::InFlight;
+use crate::lease::Adopted;
 use crate::notice::Notice;
 use crate::observe::{BlockCounters, SystemRoot, Unavailable};
 use crate::pool::map::{HUGE_BYTES, Mapping};
 use crate::pool::{ExpertLayout, Extent, Pool};
 use crate::residency::{ProbeKind, ResidencyProbe};
 use crate::stats::{Counters, Snapshot};
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 use router_trace::{ExpertId, Route};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How often an eviction is tried before what is left is reported.
 const EVICT_ATTEMPTS: usize = 4;
@@ -42,20 +44,18 @@ pub(crate) struct Shared {
     pub(crate) config: TierConfig,
     /// Before the mapping: fields are dropped in this order.
     guard: Guard,
-    pub(crate) mapping: Mapping,
-    pool: Pool,
-    filler: Filler,
+    pub(crate) mapping: Arc<Mapping>,
+    pub(crate) pool: Pool,
+    pub(crate) filler: Filler,
     /// For the arms that do not use the mapping.
-    reader: Option<Arc<BufferReader>>,
+    pub(crate) reader: Option<Arc<BufferReader>>,
     /// One a file: what tells the truth depends on who owns it.
     probes: Vec<ResidencyProbe>,
     notices: Vec<Notice>,
     page_bytes: u64,
     edge_bytes: u64,
-    counters: Counters,
-    /// Experts being filled by some thread right now.
-    filling: Mutex<HashSet<ExpertId>>,
-    filled: Condvar,
+    pub(crate) counters: Counters,
+    pub(crate) in_flight: Arc<InFlight>,
     /// Leases that live on each expert; kept only by the arm that forgets behind them.
     leased: Mutex<HashMap<ExpertId, u32>>,
 }
@@ -84,7 +84,8 @@ impl Tier {
         });
         let mut notices = Vec::new();
         let filler = Filler::new(config.fill_threads, config.fill_method, &mut notices)?;
-        let huge = config.huge_folios && has_windows && filler.method() != FillMethod::WillNeed;
+        let small_only = matches!(filler.method(), FillMethod::WillNeed | FillMethod::Fault);
+        let huge = config.huge_folios && has_windows && !small_only;
         let mapping = Mapping::open(&pool, huge)?;
         let probes = setup::choose_probes(&mapping, config.probe)?;
         let reader = match Method::of(config.admission) {
@@ -103,11 +104,10 @@ impl Tier {
             notices,
             page_bytes: host::page_bytes(),
             edge_bytes: setup::edge_bytes(&mapping),
-            mapping,
+            mapping: Arc::new(mapping),
             pool,
             counters: Counters::default(),
-            filling: Mutex::default(),
-            filled: Condvar::new(),
+            in_flight: Arc::default(),
             leased: Mutex::default(),
         };
         Ok(Self { shared: Arc::new(shared) })
@@ -127,28 +127,18 @@ impl Tier {
     /// # Errors
     /// As for [`Tier::adopt`].
     pub fn adopt_batch(&self, layer: u16, experts: &[u16]) -> Result<Adopted, TierError> {
-        let started = Instant::now();
-        let shared = &self.shared;
-        let ids: Vec<ExpertId> = experts.iter().map(|&index| ExpertId::new(layer, index)).collect();
-        for &id in &ids {
-            if shared.pool.layout().expert(id).is_none() {
-                let in_layer = shared.pool.layout().layer(layer).len();
-                return Err(TierError::UnknownExpert { id, in_layer });
-            }
-        }
-        // The lease exists before its bytes do: if the fill fails, its drop undoes the holds.
-        shared.hold(&ids);
-        let experts = ids.iter().map(|&id| AdoptedExpert { id, buffer: None }).collect();
-        let mut adopted = Adopted { shared: Arc::clone(shared), experts };
-        let mut delta = match &shared.reader {
-            Some(reader) => shared.read_buffers(reader, &ids, &mut adopted)?,
-            None => shared.fill_missing(&ids)?,
-        };
-        adopted.check()?;
-        delta.adoptions = 1;
-        delta.adopt_ns = elapsed_ns(started);
-        shared.counters.add(&delta);
-        Ok(adopted)
+        self.begin(layer, experts)?.finish()
+    }
+
+    /// Begin to adopt experts, and return while they are being read: they become usable one after
+    /// the other, in the order in which they are named, so that the first can be computed with
+    /// while the device still brings the last.
+    ///
+    /// # Errors
+    /// [`TierError::UnknownExpert`], or a system that refuses a probe or a buffer. A demand read
+    /// that fails is told by [`Adopting::wait`] and [`Adopting::finish`].
+    pub fn begin(&self, layer: u16, experts: &[u16]) -> Result<Adopting, TierError> {
+        Adopting::begin(&self.shared, layer, experts)
     }
 
     /// Counters since the tier was opened.
@@ -296,119 +286,34 @@ impl Shared {
         self.guard.check(&self.mapping, &self.pool, extents)
     }
 
-    fn read_buffers(
-        &self,
-        reader: &Arc<BufferReader>,
-        ids: &[ExpertId],
-        adopted: &mut Adopted,
-    ) -> Result<Snapshot, TierError> {
-        let started = Instant::now();
-        let layouts: Vec<&ExpertLayout> = ids.iter().map(|&id| self.layout(id)).collect();
-        let buffers = reader.read(&self.filler, &self.mapping, &layouts)?;
-        for (expert, buffer) in adopted.experts.iter_mut().zip(buffers) {
-            expert.buffer = Some(buffer);
-        }
-        let nominal = layouts.iter().map(|layout| layout.nominal_bytes()).sum();
-        let pages = layouts.iter().flat_map(|layout| layout.extents.iter());
-        Ok(Snapshot {
-            adopted_experts: ids.len() as u64,
-            adopted_bytes: nominal,
-            cold_experts: ids.len() as u64,
-            cold_bytes: nominal,
-            missing_bytes: pages.map(|&extent| self.pages(extent).1).sum(),
-            fill_ns: elapsed_ns(started),
-            ..Snapshot::default()
-        })
+    /// Whether any page of the expert is missing.
+    pub(crate) fn is_missing(&self, id: ExpertId) -> Result<bool, TierError> {
+        Ok(self.missing_of(self.layout(id))? > 0)
     }
 
-    /// Probe `ids`, fill what is missing, and say what was found.
-    fn fill_missing(&self, ids: &[ExpertId]) -> Result<Snapshot, TierError> {
-        let mut delta = Snapshot::default();
-        let mut cold = Vec::new();
-        for &id in ids {
-            let layout = self.layout(id);
-            let missing = self.missing_of(layout)?;
-            let bytes = layout.nominal_bytes();
-            delta.adopted_experts += 1;
-            delta.adopted_bytes += bytes;
-            delta.missing_bytes += missing;
-            if missing == 0 {
-                delta.warm_experts += 1;
-                delta.warm_bytes += bytes;
-            } else {
-                delta.cold_experts += 1;
-                delta.cold_bytes += bytes;
-                cold.push(id);
-            }
-        }
-        if !cold.is_empty() {
-            let started = Instant::now();
-            delta.shared_fills = self.fill_once(cold)?;
-            delta.fill_ns = elapsed_ns(started);
-        }
-        Ok(delta)
+    /// Begin to fill `ids`, which the caller has claimed in `in_flight`.
+    pub(crate) fn start_fill(&self, ids: Vec<ExpertId>) -> Arc<Arrival> {
+        let plans = ids.iter().map(|&id| self.plan(id)).collect();
+        let in_flight = Arc::clone(&self.in_flight);
+        let closed = Box::new(move |index: usize| in_flight.release(ids[index]));
+        self.filler.start(&self.mapping, plans, closed)
     }
 
-    /// Fill every expert of `todo`, each by one thread at a time; returns how many were another
-    /// thread's work.
-    fn fill_once(&self, mut todo: Vec<ExpertId>) -> Result<u64, TierError> {
-        let mut shared_fills = 0;
-        loop {
-            let mine: Vec<ExpertId> = {
-                let mut filling = self.filling.lock();
-                todo.iter().copied().filter(|&id| filling.insert(id)).collect()
-            };
-            if !mine.is_empty() {
-                let filled = self.fill(&mine);
-                {
-                    let mut filling = self.filling.lock();
-                    filling.retain(|id| !mine.contains(id));
-                }
-                self.filled.notify_all();
-                filled?;
-            }
-            todo.retain(|id| !mine.contains(id));
-            if todo.is_empty() {
-                return Ok(shared_fills);
-            }
-            {
-                let mut filling = self.filling.lock();
-                self.filled
-                    .wait_while(&mut filling, |busy| todo.iter().all(|id| busy.contains(id)));
-            }
-            // Whoever filled it may have failed: what is still missing is ours to try.
-            let mut left = Vec::new();
-            for &id in &todo {
-                if self.filling.lock().contains(&id) || self.missing_of(self.layout(id))? > 0 {
-                    left.push(id);
-                } else {
-                    shared_fills += 1;
-                }
-            }
-            todo = left;
-            if todo.is_empty() {
-                return Ok(shared_fills);
-            }
-        }
-    }
-
-    fn fill(&self, ids: &[ExpertId]) -> Result<(), TierError> {
+    fn plan(&self, id: ExpertId) -> FillPlan {
         let mut plan = FillPlan::default();
-        for &id in ids {
-            for &extent in &self.layout(id).extents {
-                let mapped = self.mapping.file(extent.file);
-                let limits = PlanLimits {
-                    page_bytes: self.page_bytes,
-                    window_bytes: if mapped.huge { HUGE_BYTES } else { 0 },
-                    edge_bytes: self.edge_bytes,
-                };
-                plan.add(extent, mapped.len(), limits);
-            }
+        for &extent in &self.layout(id).extents {
+            let mapped = self.mapping.file(extent.file);
+            let limits = PlanLimits {
+                page_bytes: self.page_bytes,
+                window_bytes: if mapped.huge { HUGE_BYTES } else { 0 },
+                edge_bytes: self.edge_bytes,
+            };
+            plan.add(extent, mapped.len(), limits);
         }
-        self.filler.fill(&self.mapping, &plan)
+        plan
     }
 
-    fn missing_of(&self, layout: &ExpertLayout) -> Result<u64, TierError> {
+    pub(crate) fn missing_of(&self, layout: &ExpertLayout) -> Result<u64, TierError> {
         layout.extents.iter().map(|&extent| self.missing_bytes(extent)).sum()
     }
 
@@ -420,7 +325,7 @@ impl Shared {
     }
 
     /// Start and length of the whole pages that the extent touches, up to the end of the file.
-    fn pages(&self, extent: Extent) -> (u64, u64) {
+    pub(crate) fn pages(&self, extent: Extent) -> (u64, u64) {
         let start = extent.offset / self.page_bytes * self.page_bytes;
         let file_len = self.mapping.file(extent.file).len();
         (start, extent.end().next_multiple_of(self.page_bytes).min(file_len) - start)
@@ -468,7 +373,7 @@ impl Shared {
 
     /// Count a lease on each expert before it is probed, so that a lease that ends meanwhile
     /// does not forget pages this one has just found.
-    fn hold(&self, ids: &[ExpertId]) {
+    pub(crate) fn hold(&self, ids: &[ExpertId]) {
         if self.config.admission == Admission::DropBehind {
             let mut leased = self.leased.lock();
             for &id in ids {
@@ -496,6 +401,3 @@ impl Shared {
     }
 }
 
-fn elapsed_ns(since: Instant) -> u64 {
-    u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX)
-}

@@ -51,5 +51,5 @@ pub use activation::{silu, silu_mul};
 pub use isa::{Isa, IsaError};
 pub use matmul::{Scratch, matmul};
 pub use matrix::{Matrix, MatrixData, MatrixError, ScaleType};
-pub use moe::{ExpertTask, ExpertWeights, moe_ffn};
+pub use moe::{ExpertTask, ExpertWeights, MoeSum, moe_ffn};
 pub use quantize::{Int4, quantize_int4};

@@ -64,22 +64,58 @@ pub fn moe_ffn(
     out: &mut [f32],
     scratch: &mut Scratch,
 ) {
-    if hidden == 0 || out.is_empty() {
-        return;
+    let mut sum = MoeSum::begin(x, hidden, scratch);
+    sum.add(isa, tasks);
+    sum.finish(out);
+}
+
+/// The same in steps, for experts that become usable one after the other: the sums, and so their
+/// bits, do not depend on how the tasks are split over the calls of [`MoeSum::add`].
+#[derive(Debug)]
+pub struct MoeSum<'a> {
+    /// `[n, hidden]`.
+    x: &'a [f32],
+    hidden: usize,
+    n: usize,
+    scratch: &'a mut Scratch,
+}
+
+impl<'a> MoeSum<'a> {
+    /// No expert yet, for inputs `x` `[n, hidden]`.
+    pub fn begin(x: &'a [f32], hidden: usize, scratch: &'a mut Scratch) -> Self {
+        let n = x.len().checked_div(hidden).unwrap_or(0);
+        assert_eq!(x.len(), n * hidden, "whole tokens of {hidden} values");
+        scratch.sum.clear();
+        scratch.sum.resize(hidden * n, 0.0);
+        Self { x, hidden, n, scratch }
     }
-    let n = out.len() / hidden;
-    assert_eq!([x.len(), out.len()], [n * hidden; 2], "whole tokens of {hidden} values");
-    for task in tasks {
-        task.check(hidden, n);
+
+    /// Adds the outputs of `tasks`.
+    pub fn add(&mut self, isa: Isa, tasks: &[ExpertTask<'_>]) {
+        let Self { x, hidden, n, ref mut scratch } = *self;
+        if n == 0 {
+            return;
+        }
+        for task in tasks {
+            task.check(hidden, n);
+        }
+        let inputs = tasks.iter().flat_map(|task| [&task.weights.gate, &task.weights.up]);
+        scratch.prepare(inputs.map(Layout::of), x, n);
+        inner_products(isa, tasks, scratch);
+        prepare_inner(tasks, scratch);
+        outer_products(isa, tasks, n, hidden, scratch);
     }
-    let inputs = tasks.iter().flat_map(|task| [&task.weights.gate, &task.weights.up]);
-    scratch.prepare(inputs.map(Layout::of), x, n);
-    inner_products(isa, tasks, scratch);
-    prepare_inner(tasks, scratch);
-    outer_products(isa, tasks, n, hidden, scratch);
-    for (t, out) in out.chunks_exact_mut(hidden).enumerate() {
-        for (out, sums) in out.iter_mut().zip(scratch.sum.chunks_exact(n)) {
-            *out += sums[t];
+
+    /// `out += sums`, for `out` `[n, hidden]`.
+    pub fn finish(self, out: &mut [f32]) {
+        assert_eq!(out.len(), self.x.len(), "outputs of {} tokens", self.n);
+        if self.n == 0 {
+            return;
+        }
+        for (t, out) in out.chunks_exact_mut(self.hidden).enumerate() {
+            for (out, sums) in out.iter_mut().zip(self.scratch.sum.chunks_exact(self.n)) {
+                *out += sums[t];
+            }
         }
     }
 }
@@ -160,7 +196,7 @@ fn prepare_inner(tasks: &[ExpertTask<'_>], scratch: &mut Scratch) {
     }
 }
 
-/// `scratch.sum[r, t]` = sum over tasks of weight times row `r` of `down` times its token `t`.
+/// `scratch.sum[r, t]` += weight times row `r` of `down` times its token `t`, task after task.
 fn outer_products(
     isa: Isa,
     tasks: &[ExpertTask<'_>],
@@ -170,14 +206,12 @@ fn outer_products(
 ) {
     // A job owns some rows of all experts, so nobody else adds to its sums.
     let most = tasks.iter().map(|task| task.tokens.len()).max().unwrap_or(0).max(1);
-    scratch.sum.resize(hidden * n, 0.0);
     scratch.product.resize(hidden * most, 0.0);
     let work = tasks.iter().map(|task| work_bytes(&task.weights.down, task.tokens.len())).sum();
     let block = rows_per_job(hidden, work);
     let inner = &scratch.inner;
     let job = |(index, (sum, product)): (usize, (&mut [f32], &mut [f32]))| {
         let rows = index * block..index * block + sum.len() / n;
-        sum.fill(0.0);
         for (task, x) in tasks.iter().zip(inner).filter(|(task, _)| !task.tokens.is_empty()) {
             let tokens = Tokens::Range { start: 0, n: task.tokens.len() };
             let product = &mut product[..rows.len() * tokens.len()];

@@ -5,7 +5,7 @@
 //! and called unbuffered only if the probe still finds it absent afterwards.
 #![expect(unsafe_code, reason = "island 2: statx and preadv2 have no safe wrapper for these flags")]
 
-use super::{Filler, Piece, piece_error};
+use super::{Arrival, Filler, Piece, piece_error};
 use crate::admission::Admission;
 use crate::error::TierError;
 use crate::host::{FsKind, Storage, logical_block_bytes, page_bytes};
@@ -17,7 +17,8 @@ use crate::residency::{ProbeKind, ResidencyProbe};
 use memmap2::{Advice, MmapMut};
 use parking_lot::Mutex;
 use rayon::iter::{IndexedParallelIterator, IntoParallelIterator, ParallelIterator};
-use std::collections::HashSet;
+use router_trace::ExpertId;
+use std::collections::{HashSet, VecDeque};
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
@@ -142,23 +143,59 @@ impl BufferReader {
         self.unproved
     }
 
-    /// Read all of `experts`, together.
-    pub(crate) fn read(
+    /// Begin to read `ids` of `pool`, in this order, each into a buffer of its own.
+    pub(crate) fn start(
         self: &Arc<Self>,
         filler: &Filler,
+        mapping: &Arc<Mapping>,
+        pool: &Pool,
+        ids: &[ExpertId],
+    ) -> Result<Arc<Arrival>, TierError> {
+        let mut queue = VecDeque::with_capacity(ids.len());
+        let mut most_pieces = 1;
+        for (index, &id) in ids.iter().enumerate() {
+            let expert = pool.layout().expert(id).expect("the caller asked the layout");
+            let buffer = self.reserve(expert)?;
+            most_pieces = most_pieces.max(expert.nominal_bytes().div_ceil(READ_BYTES as u64));
+            queue.push_back((index, id, buffer));
+        }
+        let arrival = Arc::new(Arrival::new(ids.len()));
+        // As many experts at once as keep every thread reading, and one more: the fewer, the
+        // sooner the first is there.
+        let at_once = filler.threads().div_ceil(most_pieces as usize) + 1;
+        let queue = Arc::new(Mutex::new(queue));
+        for _ in 0..at_once.min(ids.len()) {
+            let (reader, mapping, pool) = (Arc::clone(self), Arc::clone(mapping), pool.clone());
+            let (queue, arrival) = (Arc::clone(&queue), Arc::clone(&arrival));
+            filler.spawn(move || {
+                loop {
+                    let next = queue.lock().pop_front();
+                    let Some((index, id, mut buffer)) = next else { return };
+                    let expert = pool.layout().expert(id).expect("asked above");
+                    if !arrival.stopped()
+                        && let Err(error) = reader.fill(&mapping, &mut buffer, expert)
+                    {
+                        arrival.fail(error);
+                    }
+                    arrival.close(index, Some(buffer));
+                }
+            });
+        }
+        Ok(arrival)
+    }
+
+    /// On a fill thread: the others help.
+    fn fill(
+        &self,
         mapping: &Mapping,
-        experts: &[&ExpertLayout],
-    ) -> Result<Vec<BufferExpert>, TierError> {
-        let mut read: Vec<BufferExpert> =
-            experts.iter().map(|expert| self.reserve(expert)).collect::<Result<_, _>>()?;
-        let jobs: Vec<(Piece, &mut [u8])> =
-            read.iter_mut().zip(experts).flat_map(|(slot, expert)| slot.pieces(expert)).collect();
-        filler.run(|| {
-            jobs.into_par_iter()
-                .with_max_len(1)
-                .try_for_each(|(piece, target)| self.read_piece(mapping, piece, target))
-        })?;
-        Ok(read)
+        buffer: &mut BufferExpert,
+        expert: &ExpertLayout,
+    ) -> Result<(), TierError> {
+        buffer
+            .pieces(expert)
+            .into_par_iter()
+            .with_max_len(1)
+            .try_for_each(|(piece, target)| self.read_piece(mapping, piece, target))
     }
 
     fn reserve(self: &Arc<Self>, expert: &ExpertLayout) -> Result<BufferExpert, TierError> {

@@ -18,11 +18,15 @@ pub enum FillMethod {
     /// The same calls as [`FillMethod::Populate`], by the workers of an `io_uring`. Needs the
     /// cargo feature `io-uring`; without it, asking for this is an error.
     Uring,
+    /// Nothing is read ahead of its use: each first touch of a page faults, as with a plain
+    /// mapping. The losing recipe that the others are held against; never chosen by itself.
+    Fault,
 }
 
 impl FillMethod {
     /// Every method.
-    pub const ALL: [Self; 4] = [Self::Populate, Self::Read, Self::WillNeed, Self::Uring];
+    pub const ALL: [Self; 5] =
+        [Self::Populate, Self::Read, Self::WillNeed, Self::Uring, Self::Fault];
 
     /// The best method that needs nothing but this kernel.
     #[must_use]
@@ -38,6 +42,7 @@ impl FillMethod {
             Self::Read => "read",
             Self::WillNeed => "willneed",
             Self::Uring => "uring",
+            Self::Fault => "fault",
         }
     }
 }

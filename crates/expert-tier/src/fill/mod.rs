@@ -1,19 +1,22 @@
 //! Cold to warm: a whole route's missing extents at once, in large pieces, from several threads,
-//! before the compute touches any of them.
+//! each expert before the compute touches it.
 //!
 //! Why not simply touch the mapping: a fault reads 3-4 times the bytes at queue depth 1.
 //! Why `MADV_RANDOM` only around the fill: on a `VM_HUGEPAGE` range it keeps the fault from
 //! reading the next window too, but left on it hides the mapping from the kernel's recency.
 
+mod arrival;
 pub(crate) mod direct;
 mod method;
 mod plan;
+mod route;
 #[cfg(feature = "io-uring")]
 mod uring;
 #[cfg(not(feature = "io-uring"))]
 #[path = "no_uring.rs"]
 mod uring;
 
+pub(crate) use arrival::Arrival;
 pub use method::FillMethod;
 pub(crate) use plan::{FillPlan, Piece, PlanLimits};
 
@@ -21,10 +24,11 @@ use crate::error::TierError;
 use crate::notice::Notice;
 use crate::pool::map::{MappedFile, Mapping};
 use memmap2::Advice;
-use rayon::iter::{IntoParallelIterator, IntoParallelRefIterator, ParallelIterator};
 use rayon::{ThreadPool, ThreadPoolBuilder};
+use route::RouteFill;
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 use uring::Ring;
 
 /// Threads that only wait for storage, and the method they use.
@@ -33,7 +37,7 @@ pub(crate) struct Filler {
     pool: ThreadPool,
     method: FillMethod,
     /// For [`FillMethod::Uring`].
-    ring: Option<Ring>,
+    ring: Option<Arc<Ring>>,
 }
 
 impl Filler {
@@ -54,36 +58,32 @@ impl Filler {
             ring: cfg!(feature = "io-uring"),
         };
         let (method, ring) = choose(asked, kernel, || Ring::new(threads), notices)?;
-        Ok(Self { pool, method, ring })
+        Ok(Self { pool, method, ring: ring.map(Arc::new) })
     }
 
     pub(crate) fn method(&self) -> FillMethod {
         self.method
     }
 
-    /// Run `job` on the fill threads: parallel iterators inside it use them.
-    pub(crate) fn run<R: Send>(&self, job: impl FnOnce() -> R + Send) -> R {
-        self.pool.install(job)
+    /// Have `job` run on a fill thread, behind those that were asked for before.
+    pub(crate) fn spawn(&self, job: impl FnOnce() + Send + 'static) {
+        self.pool.spawn_fifo(job);
     }
 
-    /// Bring every piece of `plan` in. Returns at the first error; what was read stays cached.
-    pub(crate) fn fill(&self, mapping: &Mapping, plan: &FillPlan) -> Result<(), TierError> {
-        if let Some(ring) = &self.ring {
-            return ring.fill(mapping, plan);
-        }
-        self.run(|| match self.method {
-            FillMethod::Read => [&plan.windows, &plan.edges]
-                .into_par_iter()
-                .flat_map(IntoParallelRefIterator::par_iter)
-                .try_for_each(|piece| read_through(mapping, *piece)),
-            FillMethod::WillNeed if !Advice::PopulateRead.is_supported() => {
-                hint(mapping, &plan.edges);
-                plan.edges.par_iter().try_for_each(|piece| read_through(mapping, *piece))
-            }
-            FillMethod::Populate | FillMethod::WillNeed | FillMethod::Uring => {
-                populate(mapping, plan)
-            }
-        })
+    /// Threads that wait for storage.
+    pub(crate) fn threads(&self) -> usize {
+        self.pool.current_num_threads()
+    }
+
+    /// Begin to bring in the experts of `plans`, one plan an expert, and return. `closed` hears
+    /// of each expert's number just before it arrives, or after its reads were given up.
+    pub(crate) fn start(
+        &self,
+        mapping: &Arc<Mapping>,
+        plans: Vec<FillPlan>,
+        closed: Box<dyn Fn(usize) + Send + Sync>,
+    ) -> Arc<Arrival> {
+        RouteFill::new(self, mapping, plans, closed).start(self)
     }
 }
 
@@ -138,28 +138,10 @@ fn advise(mapping: &Mapping, advice: Advice, piece: &Piece) -> io::Result<()> {
     mapping.file(piece.file).advise(advice, piece.offset, piece.len)
 }
 
-/// Queue the reads of `edges` and return. A refused hint costs only time, since what is missing
+/// Queue the reads of a piece and return. A refused hint costs only time, since what is missing
 /// is read afterwards.
-fn hint(mapping: &Mapping, edges: &[Piece]) {
-    edges.par_iter().for_each(|piece| drop(advise(mapping, Advice::WillNeed, piece)));
-}
-
-fn populate(mapping: &Mapping, plan: &FillPlan) -> Result<(), TierError> {
-    let failed = |piece: Piece| move |source| piece_error(mapping.file(piece.file), piece, source);
-    let windows = || {
-        plan.windows.par_iter().try_for_each(|piece| {
-            let random = advise(mapping, Advice::Random, piece);
-            let filled = random.and_then(|()| advise(mapping, Advice::PopulateRead, piece));
-            let normal = advise(mapping, Advice::Normal, piece);
-            filled.and(normal).map_err(failed(*piece))
-        })
-    };
-    // Hints first: they only queue reads.
-    let ((), windows) = rayon::join(|| hint(mapping, &plan.edges), windows);
-    windows?;
-    plan.edges
-        .par_iter()
-        .try_for_each(|piece| advise(mapping, Advice::PopulateRead, piece).map_err(failed(*piece)))
+fn hint(mapping: &Mapping, edge: &Piece) {
+    drop(advise(mapping, Advice::WillNeed, edge));
 }
 
 /// Read a piece through the page cache and throw the copy away.

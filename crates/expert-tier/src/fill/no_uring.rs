@@ -1,7 +1,6 @@
 //! Stands in for the ring where the crate is built without it.
 
-use super::FillPlan;
-use crate::error::TierError;
+use super::Piece;
 use crate::pool::map::Mapping;
 use std::io;
 
@@ -15,7 +14,12 @@ impl Ring {
         Err(io::Error::new(io::ErrorKind::Unsupported, why))
     }
 
-    pub(super) fn fill(&self, _mapping: &Mapping, _plan: &FillPlan) -> Result<(), TierError> {
+    pub(super) fn advise_all(
+        &self,
+        _mapping: &Mapping,
+        _calls: &[(Piece, i32)],
+        _answered: &mut dyn FnMut(usize, io::Result<()>),
+    ) {
         match *self {}
     }
 }

@@ -2,8 +2,7 @@
 //! for the whole batch instead of once a thread.
 #![expect(unsafe_code, reason = "island 2: pushing to a submission queue")]
 
-use super::{FillPlan, NO_POPULATE, Piece, advise, piece_error};
-use crate::error::TierError;
+use super::{NO_POPULATE, Piece, advise};
 use crate::pool::map::Mapping;
 use io_uring::squeue::Entry;
 use io_uring::{IoUring, Probe, opcode};
@@ -50,54 +49,42 @@ impl Ring {
         Ok(Self { state: Mutex::new(State { ring, batch: 0 }) })
     }
 
-    pub(super) fn fill(&self, mapping: &Mapping, plan: &FillPlan) -> Result<(), TierError> {
-        let failed =
-            |piece: Piece| move |source| piece_error(mapping.file(piece.file), piece, source);
-        // MADV_WILLNEED asks for the same as FADV_WILLNEED and needs no descriptor.
-        let hints = plan.edges.iter().map(|piece| (piece, libc::MADV_WILLNEED));
-        let windows = plan.windows.iter().map(|piece| (piece, libc::MADV_POPULATE_READ));
-        let calls: Vec<(&Piece, i32)> = hints.chain(windows).collect();
-        let random: Vec<io::Result<()>> =
-            plan.windows.iter().map(|piece| advise(mapping, Advice::Random, piece)).collect();
-        let answers = self.advise_all(mapping, &calls);
-        let normal: Vec<io::Result<()>> =
-            plan.windows.iter().map(|piece| advise(mapping, Advice::Normal, piece)).collect();
-        // A refused hint costs only time: the edges are populated below.
-        let filled = answers.into_iter().skip(plan.edges.len());
-        for (piece, ((random, filled), normal)) in
-            plan.windows.iter().zip(random.into_iter().zip(filled).zip(normal))
-        {
-            random.and(filled).and(normal).map_err(failed(*piece))?;
-        }
-        let edges: Vec<(&Piece, i32)> =
-            plan.edges.iter().map(|piece| (piece, libc::MADV_POPULATE_READ)).collect();
-        let answers = self.advise_all(mapping, &edges);
-        plan.edges
-            .iter()
-            .zip(answers)
-            .try_for_each(|(piece, answer)| answer.map_err(failed(*piece)))
-    }
-
-    /// Make all `calls` and wait for all their answers, in the order of the calls.
-    fn advise_all(&self, mapping: &Mapping, calls: &[(&Piece, i32)]) -> Vec<io::Result<()>> {
-        let mut codes: Vec<Option<i32>> = vec![None; calls.len()];
+    /// Make all `calls`, and hand each answer to `answered` with the call's number as it comes.
+    pub(super) fn advise_all(
+        &self,
+        mapping: &Mapping,
+        calls: &[(Piece, i32)],
+        answered: &mut dyn FnMut(usize, io::Result<()>),
+    ) {
+        let mut known = vec![false; calls.len()];
+        let mut tell = |index: usize, code: i32| {
+            if std::mem::replace(&mut known[index], true) {
+                return false;
+            }
+            let (piece, advice) = &calls[index];
+            answered(index, answer(mapping, piece, *advice, code));
+            true
+        };
         let broken = match calls {
             [] => Ok(()),
-            _ => self.state.lock().run(mapping, calls, &mut codes),
+            _ => self.state.lock().run(mapping, calls, &mut tell),
         };
-        let answer = |((piece, advice), code): (&(&Piece, i32), Option<i32>)| match (code, &broken)
-        {
-            (Some(0), _) => Ok(()),
-            // A worker may be interrupted where a thread would not be: the last word is ours.
-            (Some(code), _) if code == -libc::EINTR || code == -libc::EAGAIN => match *advice {
-                libc::MADV_POPULATE_READ => advise(mapping, Advice::PopulateRead, piece),
-                _ => Ok(()),
-            },
-            (Some(code), _) => Err(io::Error::from_raw_os_error(-code)),
-            (None, Err(error)) => Err(io::Error::new(error.kind(), error.to_string())),
-            (None, Ok(())) => Err(io::Error::other("the ring lost an answer")),
-        };
-        calls.iter().zip(codes).map(answer).collect()
+        let why = broken.err().unwrap_or_else(|| io::Error::other("the ring lost an answer"));
+        for index in (0..calls.len()).filter(|&index| !known[index]) {
+            answered(index, Err(io::Error::new(why.kind(), why.to_string())));
+        }
+    }
+}
+
+fn answer(mapping: &Mapping, piece: &Piece, advice: i32, code: i32) -> io::Result<()> {
+    match code {
+        0 => Ok(()),
+        // A worker may be interrupted where a thread would not be: the last word is ours.
+        code if code == -libc::EINTR || code == -libc::EAGAIN => match advice {
+            libc::MADV_POPULATE_READ => advise(mapping, Advice::PopulateRead, piece),
+            _ => Ok(()),
+        },
+        code => Err(io::Error::from_raw_os_error(-code)),
     }
 }
 
@@ -105,8 +92,8 @@ impl State {
     fn run(
         &mut self,
         mapping: &Mapping,
-        calls: &[(&Piece, i32)],
-        codes: &mut [Option<i32>],
+        calls: &[(Piece, i32)],
+        tell: &mut dyn FnMut(usize, i32) -> bool,
     ) -> io::Result<()> {
         self.batch = self.batch.wrapping_add(1);
         let tag = u64::from(self.batch) << 32;
@@ -114,7 +101,7 @@ impl State {
         while answered < calls.len() {
             while next < calls.len() && next - answered < ENTRIES as usize {
                 let (piece, advice) = calls[next];
-                if !self.push(&entry(mapping, piece, advice).user_data(tag | next as u64)) {
+                if !self.push(&entry(mapping, &piece, advice).user_data(tag | next as u64)) {
                     break;
                 }
                 next += 1;
@@ -131,8 +118,7 @@ impl State {
             for completion in self.ring.completion() {
                 let data = completion.user_data();
                 let index = (data & u64::from(u32::MAX)) as usize;
-                if data & !u64::from(u32::MAX) == tag && codes[index].is_none() {
-                    codes[index] = Some(completion.result());
+                if data & !u64::from(u32::MAX) == tag && tell(index, completion.result()) {
                     answered += 1;
                 }
             }

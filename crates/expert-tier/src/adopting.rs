@@ -1,0 +1,262 @@
+use crate::error::TierError;
+use crate::fill::{Arrival, FillMethod};
+use crate::lease::{Adopted, AdoptedExpert};
+use crate::stats::Snapshot;
+use crate::tier::Shared;
+use crate::view::ExpertView;
+use router_trace::ExpertId;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// An adoption under way: its experts become usable one after the other, in the order in which
+/// they were named.
+///
+/// ```no_run
+/// # fn main() -> Result<(), expert_tier::TierError> {
+/// # use expert_tier::{Pool, Tier, TierConfig};
+/// # let tier = Tier::open(Pool::open("model")?, TierConfig::default())?;
+/// let mut adopting = tier.begin(3, &[7, 12, 40])?;
+/// loop {
+///     let more = adopting.wait()?; // the only wait
+///     if more.is_empty() {
+///         break;
+///     }
+///     for expert in adopting.experts().skip(more.start) {
+///         println!("{} is usable", expert.id()); // computed with while the rest is read
+///     }
+/// }
+/// let adopted = adopting.finish()?; // from here on, results may be used
+/// # drop(adopted);
+/// # Ok(())
+/// # }
+/// ```
+///
+/// Like [`Adopted`] it is owned and holds what it needs; dropping it waits for its reads and lets
+/// everything go.
+#[derive(Debug)]
+pub struct Adopting {
+    /// Before the lease: fields are dropped in this order, and a lease that ends may forget pages
+    /// that these reads would bring back.
+    fill: Fill,
+    adopted: Adopted,
+    sources: Vec<Source>,
+    /// Experts that are usable: the first so many.
+    usable: usize,
+    delta: Snapshot,
+}
+
+/// Where an expert comes from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Source {
+    /// It was there.
+    Warm,
+    /// Our fill, as its expert of this number.
+    Ours(usize),
+    /// A fill that another adoption has begun.
+    Theirs,
+}
+
+/// Our reads, if there are any; waits for them when dropped.
+#[derive(Debug)]
+struct Fill(Option<Arc<Arrival>>);
+
+impl Drop for Fill {
+    fn drop(&mut self) {
+        if let Some(arrival) = &self.0 {
+            arrival.wait_closed();
+        }
+    }
+}
+
+impl Adopting {
+    pub(crate) fn begin(
+        shared: &Arc<Shared>,
+        layer: u16,
+        experts: &[u16],
+    ) -> Result<Self, TierError> {
+        let started = Instant::now();
+        let ids: Vec<ExpertId> = experts.iter().map(|&index| ExpertId::new(layer, index)).collect();
+        for &id in &ids {
+            if shared.pool.layout().expert(id).is_none() {
+                let in_layer = shared.pool.layout().layer(layer).len();
+                return Err(TierError::UnknownExpert { id, in_layer });
+            }
+        }
+        // The lease exists before its bytes do: if the fill fails, its drop undoes the holds.
+        shared.hold(&ids);
+        let experts = ids.iter().map(|&id| AdoptedExpert { id, buffer: None }).collect();
+        let adopted = Adopted { shared: Arc::clone(shared), experts };
+        let (fill, sources, delta) = (Fill(None), Vec::new(), Snapshot::default());
+        let mut adopting = Self { fill, adopted, sources, usable: 0, delta };
+        if shared.reader.is_some() {
+            adopting.read_past_cache(&ids)?;
+        } else {
+            adopting.fill_missing(&ids)?;
+        }
+        adopting.delta.adoptions = 1;
+        adopting.delta.adopt_ns = elapsed_ns(started);
+        Ok(adopting)
+    }
+
+    /// Wait until at least one more expert is usable; the numbers of those that became usable,
+    /// in the order in which they were named, none once all are.
+    ///
+    /// # Errors
+    /// A demand read that failed: the adoption as a whole has then failed, and what was computed
+    /// with its experts must be thrown away.
+    pub fn wait(&mut self) -> Result<Range<usize>, TierError> {
+        let first = self.usable;
+        if first == self.sources.len() {
+            return Ok(first..first);
+        }
+        // The wait itself, then what has come meanwhile.
+        while self.usable < self.sources.len() && self.advance(self.usable == first)? {}
+        Ok(first..self.usable)
+    }
+
+    /// The experts that are usable so far.
+    pub fn experts(&self) -> impl ExactSizeIterator<Item = ExpertView<'_>> {
+        self.adopted.experts().take(self.usable)
+    }
+
+    /// Wait for the rest, and make sure that everything came from the files as they were opened:
+    /// what was computed with the experts may be used now.
+    ///
+    /// # Errors
+    /// A demand read that failed, or what [`Adopted::check`] finds. Counters then show nothing of
+    /// the adoption.
+    pub fn finish(mut self) -> Result<Adopted, TierError> {
+        while self.usable < self.sources.len() {
+            self.wait()?;
+        }
+        self.adopted.check()?;
+        let Self { fill, adopted, delta, .. } = self;
+        drop(fill);
+        adopted.shared.counters.add(&delta);
+        Ok(adopted)
+    }
+
+    /// Whether the next expert is usable now, with `patience` after waiting for it.
+    fn advance(&mut self, patience: bool) -> Result<bool, TierError> {
+        let source = self.sources[self.usable];
+        let here = match source {
+            Source::Warm => true,
+            _ if !patience => self.came(source)?,
+            _ => {
+                let started = Instant::now();
+                self.await_next(source)?;
+                let waited = elapsed_ns(started);
+                self.delta.adopt_ns += waited;
+                self.delta.fill_ns += waited;
+                true
+            }
+        };
+        self.usable += usize::from(here);
+        Ok(here)
+    }
+
+    /// Take the next expert if its reads are done.
+    fn came(&mut self, source: Source) -> Result<bool, TierError> {
+        let Source::Ours(number) = source else { return Ok(false) };
+        let Some(found) = self.fill.0.as_ref().and_then(|fill| fill.try_take(number)) else {
+            return Ok(false);
+        };
+        self.adopted.experts[self.usable].buffer = found?;
+        Ok(true)
+    }
+
+    fn await_next(&mut self, source: Source) -> Result<(), TierError> {
+        let expert = &mut self.adopted.experts[self.usable];
+        match (source, &self.fill.0) {
+            (Source::Ours(number), Some(fill)) => expert.buffer = fill.wait(number)?,
+            _ => self.delta.shared_fills += await_theirs(&self.adopted.shared, expert.id)?,
+        }
+        Ok(())
+    }
+
+    /// Begin to read `ids` into buffers.
+    fn read_past_cache(&mut self, ids: &[ExpertId]) -> Result<(), TierError> {
+        let shared = Arc::clone(&self.adopted.shared);
+        let Some(reader) = &shared.reader else { return Ok(()) };
+        let started = Instant::now();
+        self.fill.0 = Some(reader.start(&shared.filler, &shared.mapping, &shared.pool, ids)?);
+        self.sources = (0..ids.len()).map(Source::Ours).collect();
+        for &id in ids {
+            let layout = shared.layout(id);
+            let bytes = layout.nominal_bytes();
+            let pages = layout.extents.iter().map(|&extent| shared.pages(extent).1);
+            self.delta.adopted_experts += 1;
+            self.delta.adopted_bytes += bytes;
+            self.delta.cold_experts += 1;
+            self.delta.cold_bytes += bytes;
+            self.delta.missing_bytes += pages.sum::<u64>();
+        }
+        self.delta.fill_ns = elapsed_ns(started);
+        Ok(())
+    }
+
+    /// Probe `ids`, count what is found, and begin to fill what is missing.
+    fn fill_missing(&mut self, ids: &[ExpertId]) -> Result<(), TierError> {
+        let shared = Arc::clone(&self.adopted.shared);
+        let faults = shared.filler.method() == FillMethod::Fault;
+        let mut ours = Vec::new();
+        for &id in ids {
+            let layout = shared.layout(id);
+            let missing = match shared.missing_of(layout) {
+                Ok(missing) => missing,
+                Err(error) => {
+                    ours.iter().for_each(|&id| shared.in_flight.release(id));
+                    return Err(error);
+                }
+            };
+            let bytes = layout.nominal_bytes();
+            self.delta.adopted_experts += 1;
+            self.delta.adopted_bytes += bytes;
+            self.delta.missing_bytes += missing;
+            self.sources.push(if missing == 0 {
+                self.delta.warm_experts += 1;
+                self.delta.warm_bytes += bytes;
+                Source::Warm
+            } else {
+                self.delta.cold_experts += 1;
+                self.delta.cold_bytes += bytes;
+                if faults {
+                    Source::Warm
+                } else if shared.in_flight.claim(id) {
+                    ours.push(id);
+                    Source::Ours(ours.len() - 1)
+                } else {
+                    Source::Theirs
+                }
+            });
+        }
+        if !ours.is_empty() {
+            let started = Instant::now();
+            self.fill.0 = Some(shared.start_fill(ours));
+            self.delta.fill_ns = elapsed_ns(started);
+        }
+        Ok(())
+    }
+}
+
+/// Wait for the fill that another adoption has begun; 1 if it brought the expert. If it failed,
+/// what is missing is ours to try.
+fn await_theirs(shared: &Shared, id: ExpertId) -> Result<u64, TierError> {
+    loop {
+        shared.in_flight.wait_for(id);
+        if !shared.is_missing(id)? {
+            return Ok(1);
+        }
+        if shared.in_flight.claim(id) {
+            let arrival = shared.start_fill(vec![id]);
+            let filled = arrival.wait(0).map(|_| 0);
+            arrival.wait_closed();
+            return filled;
+        }
+    }
+}
+
+fn elapsed_ns(since: Instant) -> u64 {
+    u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX)
+}
