@@ -164,9 +164,7 @@ fn one(
 
     let mut arms = vec![
         Arm::new(DIRECT, "buffers of the tier", || route.cold(&on_packed, || route.adopt(&direct))),
-        Arm::new(PACKED, "mapping, in place", || {
-            route.cold(&on_packed, || route.in_order(&admit))
-        }),
+        Arm::new(PACKED, "mapping, in place", || route.cold(&on_packed, || route.in_order(&admit))),
         Arm::new(UNALIGNED, "mapping, in place", || {
             route.cold(&[&plain], || route.in_order(&plain))
         }),
@@ -184,9 +182,7 @@ fn one(
         }),
     ];
     let mut few = [
-        Arm::new(FAULTS, "mapping, in place", || {
-            route.cold(&on_packed, || route.adopt(&faults))
-        }),
+        Arm::new(FAULTS, "mapping, in place", || route.cold(&on_packed, || route.adopt(&faults))),
         Arm::new(UNTOUCHED, "mapping, in place", || {
             route.cold_idle(&on_packed, || route.in_order(&admit))
         }),

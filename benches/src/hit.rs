@@ -25,11 +25,54 @@ pub(crate) fn run(settings: &Settings) -> Result<(Vec<Row>, Vec<Bar>)> {
         [("4.5 MiB", crate::P4, crate::P4_COPY, 16), ("17.5 MiB", crate::P17, crate::P17_COPY, 8)];
     for (name, huge, copy, experts) in specs {
         debug_assert_eq!((huge.layout, copy.layout), (Layout::Packed, Layout::Packed));
-        let (more_rows, more_bars) = one(settings, name, huge, copy, experts)?;
-        rows.extend(more_rows);
-        bars.extend(more_bars);
+        let mut all = placement(settings, name, huge, copy, experts)?;
+        for _ in 1..settings.pick(PLACEMENTS, 1) {
+            let next = placement(settings, name, huge, copy, experts)?;
+            all.turns.append(next.turns)?;
+            // The worst of all says what was got.
+            for (share, next) in all.huge_shares.iter_mut().zip(next.huge_shares) {
+                *share = share.min(next);
+            }
+        }
+        rows.extend(all.rows());
+        bars.extend(all.bars(name, huge.expert_bytes));
     }
     Ok((rows, bars))
+}
+
+/// The same bytes at as many places of memory: where a machine's memory is itself virtual, one
+/// place can be a few per cent slower than another, whoever uses it.
+const PLACEMENTS: usize = 7;
+
+/// Turns of one placement or several, and the share of the bytes that 2 MiB pages map: of the
+/// arenas, of the page cache, of the page cache without huge folios.
+struct Placed {
+    turns: Turns,
+    huge_shares: [f64; 3],
+}
+
+impl Placed {
+    fn rows(&self) -> Vec<Row> {
+        let mut rows = self.turns.rows(ARENA);
+        let [arena, pmd, pmd_small] = self.huge_shares.map(|share| 100.0 * share);
+        rows[0].notes.push(format!("{arena:.1} % of both arenas lie in 2 MiB pages"));
+        rows[2].notes.push(format!("{pmd:.1} % is mapped by 2 MiB entries"));
+        rows[3].notes.push(format!("{pmd_small:.1} % is mapped by 2 MiB entries"));
+        rows
+    }
+
+    fn bars(&self, name: &str, expert_bytes: usize) -> Vec<Bar> {
+        let (turns, [arena, pmd, _]) = (&self.turns, self.huge_shares);
+        // A ragged tail below 2 MiB can never be mapped huge.
+        let whole = (expert_bytes >> 21 << 21) as f64 / expert_bytes as f64;
+        let target = if pmd >= 0.98 * whole { 1.02 } else { 1.10 };
+        let text = format!(
+            "hit, {name}: packed page cache / arena ({:.0} % in 2 MiB folios, arena {:.0} %)",
+            100.0 * pmd.min(1.0),
+            100.0 * arena
+        );
+        vec![Bar::new(text, turns.ratio(HUGE, ARENA), target, Better::Lower)]
+    }
 }
 
 fn warm(pool: Pool, huge_folios: bool, experts: &[u16]) -> Result<(Adopted, f64)> {
@@ -60,13 +103,14 @@ fn copy(adopted: &Adopted, into: &mut MmapMut) {
     }
 }
 
-fn one(
+/// Everything anew: the pages of the cache, the arenas, the turns.
+fn placement(
     settings: &Settings,
     name: &str,
     huge: Spec,
     small: Spec,
     experts: u16,
-) -> Result<(Vec<Row>, Vec<Bar>)> {
+) -> Result<Placed> {
     let ids: Vec<u16> = (0..experts).collect();
     let bytes = huge.expert_bytes * usize::from(experts);
     let (cached, pmd) = warm(huge.open(&settings.dir)?, true, &ids)?;
@@ -104,25 +148,5 @@ fn one(
     ];
     let workload = format!("warm, {name} an expert, {experts} experts in turn, thread CPU time");
     let turns = Turns::take(&workload, "us", arms, settings.rounds)?;
-    let mut rows = turns.rows(ARENA);
-    rows[0].notes.push(format!("{:.1} % of both arenas lie in 2 MiB pages", 100.0 * got));
-    rows[2].notes.push(format!("{:.1} % is mapped by 2 MiB entries", 100.0 * pmd));
-    rows[3].notes.push(format!("{:.1} % is mapped by 2 MiB entries", 100.0 * pmd_small));
-    Ok((rows, bars(name, &turns, (pmd, pmd_small), got, huge.expert_bytes)))
-}
-
-fn bars(name: &str, turns: &Turns, pmd: (f64, f64), arena: f64, expert_bytes: usize) -> Vec<Bar> {
-    // A ragged tail below 2 MiB can never be mapped huge.
-    let whole = (expert_bytes >> 21 << 21) as f64 / expert_bytes as f64;
-    let target = if pmd.0 >= 0.98 * whole { 1.02 } else { 1.10 };
-    let text = format!(
-        "hit, {name}: packed page cache / arena ({:.0} % in 2 MiB folios, arena {:.0} %)",
-        100.0 * pmd.0,
-        100.0 * arena
-    );
-    let small = format!("hit, {name}: 4 KiB-folio page cache / arena");
-    vec![
-        Bar::new(text, turns.ratio(HUGE, ARENA), target, Better::Lower),
-        Bar::new(small, turns.ratio(SMALL, ARENA), 1.10, Better::Lower),
-    ]
+    Ok(Placed { turns, huge_shares: [got, pmd, pmd_small] })
 }

@@ -55,7 +55,7 @@ impl fmt::Display for Machine {
         write!(
             f,
             "Linux {}, {}, {} cores, {:.1} GiB, LLC {} KiB, {}, read-ahead {} KiB, max request \
-             {} KiB, THP {}, reclaim {:?}, group limit {}, {}, load {} to {}",
+             {} KiB, THP {}, reclaim {:?}, DAMON {}, group limit {}, {}, load {} to {}",
             self.host.kernel.as_deref().unwrap_or("?"),
             self.cpu_model.as_deref().unwrap_or("?"),
             self.host.cpus,
@@ -66,11 +66,23 @@ impl fmt::Display for Machine {
             kb(&self.storage.max_sectors_kb),
             self.host.thp.as_deref().unwrap_or("none"),
             self.host.reclaim,
+            damon(&self.host),
             self.cgroup_limit_bytes.map_or("none".to_owned(), |bytes| bytes.to_string()),
             self.read_channel,
             load(self.load_before),
             load(self.load_after),
         )
+    }
+}
+
+fn damon(host: &Host) -> String {
+    match &host.damon {
+        Err(_) => "?".to_owned(),
+        Ok(schemes) if schemes.is_empty() => "off".to_owned(),
+        Ok(schemes) => {
+            let words = schemes.iter().map(|s| format!("{} after {} ms", s.action, s.idle_ms));
+            words.collect::<Vec<_>>().join(" + ")
+        }
     }
 }
 

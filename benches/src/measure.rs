@@ -103,6 +103,15 @@ impl Turns {
         Ok(turns)
     }
 
+    /// The rounds of `more`, which has the same arms, after ours.
+    pub(crate) fn append(&mut self, more: Self) -> Result<()> {
+        ensure!(self.arms == more.arms, "{}: other arms", self.workload);
+        for (samples, more) in self.samples.iter_mut().zip(more.samples) {
+            samples.extend(more);
+        }
+        Ok(())
+    }
+
     fn index(&self, arm: &str) -> Option<usize> {
         self.arms.iter().position(|(name, _)| *name == arm)
     }

@@ -5,12 +5,12 @@ use crate::consume;
 use crate::measure::Meter;
 use anyhow::{Context, Result, bail};
 use expert_tier::observe::{MemoryLimits, SystemRoot};
-use expert_tier::{Admission, Adopted, Pool, Tier, TierConfig};
+use expert_tier::{Admission, Adopted, FillMethod, Pool, Tier, TierConfig};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::io::{self, BufRead};
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// How an arm answers an access.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -19,6 +19,7 @@ pub(crate) struct Way {
     pub(crate) channel: &'static str,
     pub(crate) admission: Admission,
     pub(crate) fill_threads: usize,
+    pub(crate) fill: Option<FillMethod>,
     /// Leases are kept, least recently used first out, in so many slots.
     pub(crate) arena: bool,
     pub(crate) losing: bool,
@@ -28,24 +29,35 @@ pub(crate) const ADMIT: &str = "tier admit, 8 fill threads";
 pub(crate) const ADMIT_ONE: &str = "tier admit, 1 fill thread";
 pub(crate) const ARENA: &str = "user-space LRU arena, O_DIRECT";
 
-pub(crate) const WAYS: [Way; 5] = [
-    way(ARENA, "buffers of the tier", Admission::Direct, 8, true, false),
-    way(ADMIT, "mapping, in place", Admission::Admit, 8, false, false),
-    way(ADMIT_ONE, "mapping, in place", Admission::Admit, 1, false, false),
-    way("losing: direct, no cache", "buffers of the tier", Admission::Direct, 8, false, true),
-    way("losing: drop-behind", "mapping, in place", Admission::DropBehind, 8, false, true),
+const TIER: Way = Way {
+    name: ADMIT,
+    channel: "mapping, in place",
+    admission: Admission::Admit,
+    fill_threads: 8,
+    fill: None,
+    arena: false,
+    losing: false,
+};
+
+const LOSING: Way = Way { losing: true, ..TIER };
+const BUFFERS: &str = "buffers of the tier";
+
+pub(crate) const WAYS: [Way; 6] = [
+    Way { name: ARENA, channel: BUFFERS, admission: Admission::Direct, arena: true, ..TIER },
+    TIER,
+    Way { name: ADMIT_ONE, fill_threads: 1, ..TIER },
+    Way {
+        name: "losing: direct, no cache",
+        channel: BUFFERS,
+        admission: Admission::Direct,
+        ..LOSING
+    },
+    Way { name: "losing: drop-behind", admission: Admission::DropBehind, ..LOSING },
+    Way { name: "losing: WILLNEED, 4 KiB folios", fill: Some(FillMethod::WillNeed), ..LOSING },
 ];
 
-const fn way(
-    name: &'static str,
-    channel: &'static str,
-    admission: Admission,
-    fill_threads: usize,
-    arena: bool,
-    losing: bool,
-) -> Way {
-    Way { name, channel, admission, fill_threads, arena, losing }
-}
+/// Turns of the trace in which the capacity is looked at.
+const SAMPLES: usize = 16;
 
 /// What a child tells its parent.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
@@ -55,6 +67,8 @@ pub(crate) struct Outcome {
     pub(crate) limit_bytes: Option<u64>,
     pub(crate) asked_bytes: u64,
     pub(crate) device_bytes: Option<u64>,
+    /// Bytes of the pool that a probe found in the page cache, mean over the scored part.
+    pub(crate) resident_bytes: u64,
     pub(crate) process_bytes: Option<u64>,
     pub(crate) seconds: f64,
     pub(crate) checksum: u64,
@@ -67,8 +81,13 @@ pub(crate) fn run(pool: &Path, arm: usize, slots: usize, accesses: usize) -> Res
     let mut trace = super::trace::olmoe()?;
     trace.truncate(accesses);
     let pool = Pool::open(pool)?;
-    let (admission, fill_threads) = (way.admission, way.fill_threads);
-    let tier = Tier::open(pool, TierConfig { admission, fill_threads, ..TierConfig::default() })?;
+    let config = TierConfig {
+        admission: way.admission,
+        fill_threads: way.fill_threads,
+        fill_method: way.fill,
+        ..TierConfig::default()
+    };
+    let tier = Tier::open(pool, config)?;
     let cold = tier.evict(None)?.resident_bytes == 0;
     let mut lru = Lru::new(slots);
     let mut held: HashMap<(u16, u16), Adopted> = HashMap::new();
@@ -76,10 +95,15 @@ pub(crate) fn run(pool: &Path, arm: usize, slots: usize, accesses: usize) -> Res
     let mut state = None;
     let mut asked_bytes = 0;
     let mut checksum = 0_u64;
+    let mut resident = Resident::default();
+    let every = ((trace.len() - first_scored) / SAMPLES).max(1);
     for (number, &access) in trace.iter().enumerate() {
         if number == first_scored {
             state = Some((Meter::start(&tier), Instant::now()));
             (asked_bytes, checksum) = (0, 0);
+        }
+        if number >= first_scored && (number - first_scored).is_multiple_of(every) {
+            resident.sample(&tier)?;
         }
         let (layer, index) = access;
         let adopt = || tier.adopt_batch(layer, &[index]);
@@ -96,7 +120,7 @@ pub(crate) fn run(pool: &Path, arm: usize, slots: usize, accesses: usize) -> Res
         checksum = checksum.wrapping_mul(31).wrapping_add(sum);
     }
     let Some((meter, start)) = state else { bail!("a trace of {accesses} accesses") };
-    let seconds = start.elapsed().as_secs_f64();
+    let seconds = (start.elapsed() - resident.took).as_secs_f64();
     let (device_bytes, process_bytes) = meter.stop();
     let limit_bytes = MemoryLimits::read(&SystemRoot::default()).limit_bytes;
     let scored = trace.len() - first_scored;
@@ -106,12 +130,36 @@ pub(crate) fn run(pool: &Path, arm: usize, slots: usize, accesses: usize) -> Res
         limit_bytes,
         asked_bytes,
         device_bytes,
+        resident_bytes: resident.mean_bytes(),
         process_bytes,
         seconds,
         checksum,
     };
     serde_json::to_writer(io::stdout(), &outcome)?;
     Ok(())
+}
+
+/// What the page cache holds of the pool, looked at now and then.
+#[derive(Default)]
+struct Resident {
+    bytes: u64,
+    samples: u64,
+    /// Is not the arm's time.
+    took: Duration,
+}
+
+impl Resident {
+    fn sample(&mut self, tier: &Tier) -> Result<()> {
+        let start = Instant::now();
+        self.bytes += tier.residency(None)?.resident_bytes;
+        self.samples += 1;
+        self.took += start.elapsed();
+        Ok(())
+    }
+
+    fn mean_bytes(&self) -> u64 {
+        self.bytes / self.samples.max(1)
+    }
 }
 
 fn use_all(adopted: &Adopted, asked_bytes: &mut u64) -> u64 {

@@ -9,10 +9,12 @@ use crate::Settings;
 use crate::measure::{Arm, Sample, Turns};
 use crate::pools::{Layout, Spec};
 use crate::report::{Bar, Better, Row};
+use crate::stats::Spread;
 use anyhow::{Context, Result, bail, ensure};
 use child::{ADMIT, ADMIT_ONE, ARENA, Outcome, WAYS};
 use expert_tier::{Pool, Tier, TierConfig};
 use group::Group;
+use std::cell::RefCell;
 use std::io::{Read, Write};
 use std::process::{Command, Stdio};
 
@@ -48,12 +50,18 @@ pub(crate) fn run(settings: &Settings) -> Result<(Vec<Row>, Vec<Bar>)> {
         return Ok((rows, bars(None, exact)));
     }
     let (pool, accesses) = (&pool, trace.len());
-    let turn = move |arm: usize| turn(pool, arm, limit, accesses);
+    let resident = RefCell::new(vec![Vec::new(); WAYS.len()]);
+    let turn = |arm: usize| {
+        let (sample, resident_bytes) = turn(pool, arm, limit, accesses)?;
+        resident.borrow_mut()[arm].push(resident_bytes as f64 / POOL.expert_bytes as f64);
+        Ok(sample)
+    };
     let mut arms = Vec::new();
     for (number, way) in WAYS.iter().enumerate() {
         if settings.quick && way.losing {
             continue;
         }
+        let turn = &turn;
         let mut arm = Arm::new(way.name, way.channel, move || turn(number));
         if way.losing && !settings.every_arm {
             arm.most = 1;
@@ -62,8 +70,16 @@ pub(crate) fn run(settings: &Settings) -> Result<(Vec<Row>, Vec<Bar>)> {
     }
     let turns = Turns::take_cold(&workload, "ms", arms, settings.rounds)?;
     let mut rows = turns.rows(ARENA);
-    for row in &mut rows {
-        row.notes.push(format!("exact LRU misses {exact:.4} of the scored accesses"));
+    let ran = resident.borrow();
+    for (row, experts) in rows.iter_mut().zip(ran.iter().filter(|samples| !samples.is_empty())) {
+        row.notes.push(format!("exact LRU of {SLOTS} experts misses {exact:.4}"));
+        let Some(held) = Spread::of(experts.iter().copied()) else { continue };
+        if held.median >= 1.0 {
+            let places = held.median.round();
+            let same = trace::miss_ratio(&trace, places as usize, trace.len() * 2 / 5);
+            let note = format!("held {places} experts in the mean; exact LRU of as many {same:.4}");
+            row.notes.push(note);
+        }
     }
     if settings.quick {
         let losing = WAYS.iter().filter(|way| way.losing);
@@ -87,8 +103,8 @@ fn bars(turns: Option<&Turns>, exact: f64) -> Vec<Bar> {
     [ADMIT, ADMIT_ONE].iter().flat_map(of).collect()
 }
 
-/// One arm over the whole trace, in a child that a new group limits.
-fn turn(pool: &Pool, arm: usize, limit: u64, accesses: usize) -> Result<Sample> {
+/// One arm over the whole trace, in a child that a new group limits; and what it held of the pool.
+fn turn(pool: &Pool, arm: usize, limit: u64, accesses: usize) -> Result<(Sample, u64)> {
     // Pages that this process left would be charged to it, not to the child.
     Tier::open(pool.clone(), TierConfig::default())?.evict(None)?;
     let group = Group::new(limit)?;
@@ -120,17 +136,19 @@ fn turn(pool: &Pool, arm: usize, limit: u64, accesses: usize) -> Result<Sample> 
         serde_json::from_str(&text).with_context(|| format!("{name}: {text}"))?;
     ensure!(outcome.limit_bytes == Some(limit), "{name}: limited to {:?}", outcome.limit_bytes);
     eprintln!(
-        "{name}: {:.3} ms an access, {:?} of {} bytes from the device",
+        "{name}: {:.3} ms an access, {} MiB of the pool cached, {:?} of {} bytes from the device",
         outcome.seconds * 1e3 / outcome.scored as f64,
+        outcome.resident_bytes >> 20,
         outcome.device_bytes,
         outcome.asked_bytes
     );
-    Ok(Sample {
+    let sample = Sample {
         value: outcome.seconds * 1e3 / outcome.scored as f64,
         asked_bytes: outcome.asked_bytes,
         device_bytes: outcome.device_bytes,
         process_bytes: outcome.process_bytes,
         checksum: outcome.checksum,
         flag: (!outcome.cold).then(|| "began with pages in the cache".to_owned()),
-    })
+    };
+    Ok((sample, outcome.resident_bytes))
 }

@@ -17,6 +17,10 @@ pub struct TierConfig {
     pub fill_method: Option<FillMethod>,
     /// Ask for 2 MiB folios behind extents that cover whole 2 MiB windows.
     pub huge_folios: bool,
+    /// Bring in the end of an expert, where it does not fill its last 2 MiB window, with the rest
+    /// of the window. Only to be forced where that rest is nobody else's; `None` does it for
+    /// packed pools that fit into memory with these rests.
+    pub whole_tails: Option<bool>,
     /// How residency is probed; `None` takes the cheapest one that tells the truth here.
     pub probe: Option<ProbeKind>,
 }
@@ -28,6 +32,7 @@ impl Default for TierConfig {
             fill_threads: 8,
             fill_method: None,
             huge_folios: true,
+            whole_tails: None,
             probe: None,
         }
     }

@@ -1,6 +1,8 @@
 //! What machine is this: page size, limits, and the device behind a path.
 
-use crate::observe::{DeviceNumber, Mounts, SystemRoot, Unavailable, behind_anonymous};
+use crate::observe::{
+    DamonScheme, DeviceNumber, Mounts, SystemRoot, Unavailable, behind_anonymous,
+};
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 use nix::sys::statfs::statfs;
 use nix::unistd::{SysconfVar, sysconf};
@@ -30,6 +32,8 @@ pub struct Host {
     pub memory_available_bytes: Option<u64>,
     /// Which reclaim the kernel runs.
     pub reclaim: Reclaim,
+    /// What the kernel's access monitor does to memory that rests.
+    pub damon: Result<Vec<DamonScheme>, Unavailable>,
 }
 
 /// Which algorithm decides what leaves the page cache.
@@ -77,6 +81,7 @@ impl Host {
             memory_total_bytes: root.meminfo_bytes("MemTotal"),
             memory_available_bytes: root.meminfo_bytes("MemAvailable"),
             reclaim: reclaim(root),
+            damon: DamonScheme::running(root),
         }
     }
 }

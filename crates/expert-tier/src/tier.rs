@@ -1,4 +1,5 @@
 mod setup;
+mod tails;
 
 use crate::admission::Admission;
 use crate::adopting::Adopting;
@@ -54,6 +55,7 @@ pub(crate) struct Shared {
     notices: Vec<Notice>,
     page_bytes: u64,
     edge_bytes: u64,
+    whole_tails: bool,
     pub(crate) counters: Counters,
     pub(crate) in_flight: Arc<InFlight>,
     /// Leases that live on each expert; kept only by the arm that forgets behind them.
@@ -92,6 +94,7 @@ impl Tier {
             Some(method) => Some(BufferReader::open(&pool, method, &mapping, &probes)?),
             None => None,
         };
+        let whole_tails = huge && tails::choose(&pool, config.whole_tails, &mut notices);
         let guard = Guard::new(&mapping);
         notices.extend(guard.notice().cloned());
         notices.extend(setup::remarks(&mapping, &probes, config, reader.as_ref()));
@@ -104,6 +107,7 @@ impl Tier {
             notices,
             page_bytes: host::page_bytes(),
             edge_bytes: setup::edge_bytes(&mapping),
+            whole_tails,
             mapping: Arc::new(mapping),
             pool,
             counters: Counters::default(),
@@ -307,6 +311,7 @@ impl Shared {
                 page_bytes: self.page_bytes,
                 window_bytes: if mapped.huge { HUGE_BYTES } else { 0 },
                 edge_bytes: self.edge_bytes,
+                whole_tails: self.whole_tails,
             };
             plan.add(extent, mapped.len(), limits);
         }
@@ -335,8 +340,9 @@ impl Shared {
     /// read of a comparator arm cheaper than it claims to be.
     fn forget(&self, extent: Extent) -> Result<(), TierError> {
         let (offset, len) = self.pages(extent);
-        // Up to the page's end: the kernel keeps the last page if only a part of it is named.
-        let len = len.next_multiple_of(self.page_bytes);
+        // Up to the page's or the folio's end: the kernel keeps what is only named in part.
+        let unit = if self.whole_tails { HUGE_BYTES } else { self.page_bytes };
+        let len = (offset + len).next_multiple_of(unit) - offset;
         self.mapping.forget(extent.file, offset, len)
     }
 
@@ -400,4 +406,3 @@ impl Shared {
         }
     }
 }
-

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use expert_tier::observe::SystemRoot;
+use expert_tier::pack::{PackOptions, pack, verify};
 use expert_tier::pool::PartRole;
 use expert_tier::{
     Admission, FillMethod, Pool, ProbeKind, Spine, SpinePlacement, Tier, TierConfig,
@@ -96,6 +97,10 @@ fn six_hundred_files_are_served_with_256_descriptors() {
     }
     let spine = Spine::load(&pool, SpinePlacement::Anonymous, |_, _| {}).unwrap();
     assert_eq!(spine.get("norm.weight").unwrap().bytes, [7; 16]);
+    let home = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let out = home.path().join("packed");
+    pack(&pool, &out, &PackOptions::default(), |_| ()).unwrap();
+    assert!(verify(&Pool::open(&out).unwrap(), |_, _| ()).unwrap().mismatches.is_empty());
     a_replaced_file_is_not_touched(&pool, dir.path());
 }
 

@@ -26,6 +26,9 @@ pub(crate) struct PlanLimits {
     pub(crate) window_bytes: u64,
     /// Longest piece one advice call really brings in.
     pub(crate) edge_bytes: u64,
+    /// An end that does not fill its last window is brought in as a whole window: behind it is a
+    /// hole, and memory for it.
+    pub(crate) whole_tails: bool,
 }
 
 impl FillPlan {
@@ -39,7 +42,11 @@ impl FillPlan {
             // half-covered ones would read up to 2 MiB that nobody asked for.
             window => (extent.offset.next_multiple_of(window), extent.end() / window * window),
         };
-        if first < last {
+        if first < last && limits.whole_tails {
+            self.cut(extent.file, start, first, limits.edge_bytes, false);
+            let last = extent.end().next_multiple_of(limits.window_bytes).min(file_len);
+            self.cut(extent.file, first, last, limits.window_bytes, true);
+        } else if first < last {
             self.cut(extent.file, start, first, limits.edge_bytes, false);
             self.cut(extent.file, first, last, limits.window_bytes, true);
             self.cut(extent.file, last, end, limits.edge_bytes, false);
@@ -65,7 +72,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
     const LIMITS: PlanLimits =
-        PlanLimits { page_bytes: 4096, window_bytes: 2 * MIB, edge_bytes: MIB };
+        PlanLimits { page_bytes: 4096, window_bytes: 2 * MIB, edge_bytes: MIB, whole_tails: false };
 
     fn plan(offset: u64, len: u64, file_len: u64, limits: PlanLimits) -> FillPlan {
         let mut plan = FillPlan::default();
@@ -90,6 +97,20 @@ mod tests {
             Piece { file: 3, offset: 4 * MIB, len: 4096 },
         ];
         assert_eq!(plan.edges, edges);
+    }
+
+    #[test]
+    fn a_tail_before_a_hole_is_a_whole_window_up_to_the_end_of_the_file() {
+        let limits = PlanLimits { whole_tails: true, ..LIMITS };
+        let window = |offset, len| Piece { file: 3, offset, len };
+        let inside = plan(4 * MIB, 3 * MIB, 64 * MIB, limits);
+        assert_eq!(inside.windows, [window(4 * MIB, 2 * MIB), window(6 * MIB, 2 * MIB)]);
+        assert_eq!(inside.edges, []);
+        let last = plan(4 * MIB, 3 * MIB, 7 * MIB, limits);
+        assert_eq!(last.windows, [window(4 * MIB, 2 * MIB), window(6 * MIB, MIB)]);
+        // Less than a window would waste most of one.
+        let small = plan(4 * MIB, MIB, 64 * MIB, limits);
+        assert_eq!((small.windows.len(), small.edges.len()), (0, 1));
     }
 
     proptest! {

@@ -1,7 +1,9 @@
 //! The fill of one route: all its reads are under way together, and its experts become usable
 //! one after the other.
 
-use super::{Arrival, FillMethod, FillPlan, Filler, Piece, advise, hint, piece_error, read_through};
+use super::{
+    Arrival, FillMethod, FillPlan, Filler, Piece, advise, hint, piece_error, read_through,
+};
 use crate::error::TierError;
 use crate::pool::map::Mapping;
 use memmap2::Advice;

@@ -6,6 +6,7 @@
 
 mod block;
 mod cgroup;
+mod damon;
 mod faults;
 mod limits;
 mod mounts;
@@ -15,6 +16,7 @@ mod root;
 pub(crate) use block::behind_anonymous;
 pub use block::{BlockCounter, BlockCounters, DeviceNumber};
 pub use cgroup::{CgroupVersion, MemoryLimits};
+pub use damon::DamonScheme;
 pub use faults::ProcessCounters;
 pub use limits::{ProcessLimits, raise_open_files_limit};
 pub(crate) use mounts::Mounts;

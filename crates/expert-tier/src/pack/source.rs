@@ -3,8 +3,8 @@
 use super::disk;
 use crate::error::TierError;
 use crate::notice::Notice;
+use crate::pool::handles::{Handles, OpenAs};
 use crate::pool::{Dtype, FileIdentity, PartRole, Pool};
-use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use router_trace::ExpertId;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -112,30 +112,26 @@ const COMPANION_CAP: u64 = 256 << 20;
 #[derive(Debug)]
 pub struct PoolSource {
     pool: Pool,
-    files: Vec<File>,
+    handles: Handles,
     /// Canonical names, in the order of [`PackSource::spine`].
     spine: Vec<String>,
 }
 
 impl PoolSource {
-    /// Opens the files of `pool` once more.
+    /// Makes sure that the files of `pool` are still there.
     ///
     /// # Errors
     /// A file that cannot be opened or is not the one any more.
     pub fn open(pool: &Pool) -> Result<Self, TierError> {
-        let files = pool.files().iter().map(|entry| {
-            let file = File::open(&entry.path).map_err(disk::io_error(&entry.path, "open"))?;
-            check(&file, &entry.path, entry.identity)?;
-            // A wish for longer read-ahead; nothing depends on it.
-            posix_fadvise(&file, 0, 0, PosixFadviseAdvice::POSIX_FADV_SEQUENTIAL).ok();
-            Ok(file)
-        });
-        let files = files.collect::<Result<_, TierError>>()?;
-        Ok(Self { pool: pool.clone(), files, spine: pool.spine().keys().cloned().collect() })
+        let handles = Handles::new(pool, OpenAs::Sequential);
+        let spine = pool.spine().keys().cloned().collect();
+        let source = Self { pool: pool.clone(), handles, spine };
+        source.check_unchanged()?;
+        Ok(source)
     }
 
     fn read(&self, file: u32, offset: u64, out: &mut [u8]) -> Result<(), TierError> {
-        let handle = &self.files[file as usize];
+        let handle = self.handles.get(file)?;
         let len = out.len() as u64;
         handle.read_exact_at(out, offset).map_err(|source| TierError::Fill {
             path: self.pool.path_of(file).to_owned(),
@@ -144,7 +140,7 @@ impl PoolSource {
             file_len: handle.metadata().map_or(0, |metadata| metadata.len()),
             source,
         })?;
-        disk::forget(handle, offset, len);
+        disk::forget(&handle, offset, len);
         Ok(())
     }
 }
@@ -245,8 +241,8 @@ impl PackSource for PoolSource {
     }
 
     fn check_unchanged(&self) -> Result<(), TierError> {
-        for (file, entry) in self.files.iter().zip(self.pool.files()) {
-            check(file, &entry.path, entry.identity)?;
+        for (index, entry) in (0_u32..).zip(self.pool.files()) {
+            check(&*self.handles.get(index)?, &entry.path, entry.identity)?;
         }
         Ok(())
     }

@@ -3,6 +3,7 @@
 use super::disk::{forget, io_error};
 use crate::error::TierError;
 use crate::pool::Pool;
+use crate::pool::handles::{Handles, OpenAs};
 use rayon::iter::{IntoParallelRefIterator, ParallelIterator};
 use router_trace::ExpertId;
 use serde::Serialize;
@@ -85,16 +86,14 @@ pub fn verify(pool: &Pool, mut progress: impl FnMut(u64, u64)) -> Result<VerifyR
             reason: "only packed pools have some".to_owned(),
         });
     }
-    let open = |path: &PathBuf| File::open(path).map_err(io_error(path, "open"));
-    let files: Vec<File> =
-        pool.files().iter().map(|file| open(&file.path)).collect::<Result<_, _>>()?;
+    let handles = Handles::new(pool, OpenAs::Sequential);
     let total = items.iter().map(|item| item.len).sum();
     let done = AtomicU64::new(0);
     let mut report = VerifyReport::default();
     for step in items.chunks(STEP) {
         let found = step.par_iter().map_init(Vec::new, |buffer, item| {
-            let file = &files[item.file as usize];
-            let hash = hash_range(file, item.offset, item.len, buffer)
+            let file = handles.get(item.file)?;
+            let hash = hash_range(&file, item.offset, item.len, buffer)
                 .map_err(|error| io_error(pool.path_of(item.file), "read")(error))?;
             done.fetch_add(item.len, Ordering::Relaxed);
             Ok((item, hash))

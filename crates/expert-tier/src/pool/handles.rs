@@ -24,6 +24,8 @@ pub(crate) enum OpenAs {
     /// Reads without read-ahead: the flag belongs to the open file, so it has to be another one
     /// than that of the mapping, whose faults it would change.
     Random,
+    /// Reads from one end to the other.
+    Sequential,
 }
 
 /// The files of a pool, opened on demand. Each open checks that the file is still the one that
@@ -90,9 +92,14 @@ impl Handles {
                 found: Box::new(found),
             });
         }
-        if self.open_as == OpenAs::Random {
-            // Only a hint: without it more is read, nothing else changes.
-            let _ = posix_fadvise(&file, 0, 0, PosixFadviseAdvice::POSIX_FADV_RANDOM);
+        let advice = match self.open_as {
+            OpenAs::Random => Some(PosixFadviseAdvice::POSIX_FADV_RANDOM),
+            OpenAs::Sequential => Some(PosixFadviseAdvice::POSIX_FADV_SEQUENTIAL),
+            OpenAs::Plain | OpenAs::Direct => None,
+        };
+        if let Some(advice) = advice {
+            // Only a hint: without it more or less is read ahead, nothing else changes.
+            let _ = posix_fadvise(&file, 0, 0, advice);
         }
         Ok(file)
     }

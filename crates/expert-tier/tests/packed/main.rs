@@ -5,3 +5,4 @@ mod kill;
 mod malformed;
 mod round_trip;
 mod sources;
+mod tails;

@@ -43,6 +43,7 @@ pub(super) fn all(facts: &Facts) -> Vec<Verdict> {
         say("kernel", kernel(facts)),
         say("memory", memory(facts)),
         say("pressure", pressure(&facts.memory_pressure)),
+        say("idle memory", idle_memory(facts)),
         say("dense part", dense_part(facts)),
         say("files", files(facts)),
         say("storage", storage(pool)),
@@ -82,6 +83,25 @@ fn kernel(facts: &Facts) -> (Grade, String) {
     let wsl = if host.wsl { "WSL2, " } else { "" };
     let grade = if host.wsl { Grade::Fair } else { Grade::Good };
     (grade, format!("{wsl}Linux {release}, {} CPUs, reclaim by {reclaim}", host.cpus))
+}
+
+fn idle_memory(facts: &Facts) -> (Grade, String) {
+    let schemes = match &facts.host.damon {
+        Err(error) => return (Grade::Unknown, error.reason.clone()),
+        Ok(schemes) => schemes,
+    };
+    match schemes.iter().filter(|scheme| scheme.evicts()).min_by_key(|scheme| scheme.idle_ms) {
+        None => (Grade::Good, "no DAMON scheme takes pages that rest".to_owned()),
+        Some(scheme) => {
+            let seconds = scheme.idle_ms as f64 / 1e3;
+            let text = format!(
+                "DAMON runs {} on memory unused for {seconds:.0} s: experts that rest turn cold \
+                 although memory is free",
+                scheme.action
+            );
+            (Grade::Fair, text)
+        }
+    }
 }
 
 fn memory(facts: &Facts) -> (Grade, String) {
