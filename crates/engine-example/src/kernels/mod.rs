@@ -40,6 +40,7 @@ mod matrix;
 mod moe;
 mod number;
 mod quantize;
+mod read;
 mod tile;
 
 #[cfg(test)]
@@ -53,3 +54,4 @@ pub use matmul::{Scratch, matmul};
 pub use matrix::{Matrix, MatrixData, MatrixError, ScaleType};
 pub use moe::{ExpertTask, ExpertWeights, MoeSum, moe_ffn};
 pub use quantize::{Int4, quantize_int4};
+pub use read::read_sum;
