@@ -204,6 +204,53 @@ pub enum TraceError {
         /// Whole records before it.
         records: u64,
     },
+    /// A part of a compact file does not have the checksum that stands in it: bytes were
+    /// changed after it was written.
+    #[error(
+        "byte {offset}: the {part} has the checksum {computed:016x}, the file says {recorded:016x}"
+    )]
+    Checksum {
+        /// Where the part begins in the file.
+        offset: u64,
+        /// Which part.
+        part: &'static str,
+        /// The checksum in the file.
+        recorded: u64,
+        /// The checksum of the bytes.
+        computed: u64,
+    },
+    /// A compact file stops inside a frame or before its end record.
+    #[error(
+        "byte {offset}: torn: {needed} bytes are needed, {present} are there; \
+         {records} whole records before"
+    )]
+    TornBlock {
+        /// Where the frame begins in the file.
+        offset: u64,
+        /// Bytes that it needs.
+        needed: u64,
+        /// Bytes that there are.
+        present: u64,
+        /// Whole records before it.
+        records: u64,
+    },
+    /// A part of a compact file breaks the rules though its checksum is right.
+    #[error("byte {offset}: {reason}")]
+    Corrupt {
+        /// Where the part begins in the file.
+        offset: u64,
+        /// The rule and the numbers.
+        reason: String,
+    },
+    /// The error in `error` was met in a block of a compact file, whose lines are counted as
+    /// they would be in the JSONL form.
+    #[error("byte {offset}: block: as JSONL, {error}")]
+    InBlock {
+        /// Where the block begins in the file.
+        offset: u64,
+        /// What is wrong in it. Part of this error's text, so not its source.
+        error: Box<TraceError>,
+    },
     /// The recorder was asked for a buffer outside its limits.
     #[error("capacity_bytes is {value}, must be {min} to {max}")]
     Capacity {
@@ -222,7 +269,7 @@ impl TraceError {
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Io { .. } => "io",
-            Self::InFile { error, .. } => error.kind(),
+            Self::InFile { error, .. } | Self::InBlock { error, .. } => error.kind(),
             Self::UnsupportedVersion { .. } => "unsupported",
             Self::Capacity { .. } => "limit",
             _ => "trace-invalid",

@@ -55,6 +55,7 @@ mod recorder;
 mod route;
 
 pub use error::TraceError;
+pub use format::compact::{CompactReader, CompactWriter};
 pub use format::jsonl::{
     Dropped, JsonlReader, JsonlWriter, Tail, TornTail, Trace, TraceHeader, TraceSummary, read_all,
 };
