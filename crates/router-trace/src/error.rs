@@ -1,3 +1,4 @@
+use crate::row_fault::RowFault;
 use std::io;
 use std::path::PathBuf;
 
@@ -204,6 +205,86 @@ pub enum TraceError {
         /// Whole records before it.
         records: u64,
     },
+    /// A row of a foreign trace breaks a rule. Its `token` is the step that the row names,
+    /// or the 0-based number of the forward pass where rows name none.
+    #[error("line {line}: token {token} layer {layer} {fault}")]
+    Row {
+        /// The line.
+        line: u64,
+        /// The row's step.
+        token: u64,
+        /// The row's layer.
+        layer: u16,
+        /// The rule.
+        fault: RowFault,
+    },
+    /// A forward pass of a foreign trace lacks layers that the model has.
+    #[error(
+        "line {line}: token {token} has {found} of {expected} layers ({present}); \
+         layer {missing} is missing"
+    )]
+    MissingLayers {
+        /// The last line of the pass.
+        line: u64,
+        /// The pass's step.
+        token: u64,
+        /// Layers found.
+        found: usize,
+        /// Layers the model has.
+        expected: usize,
+        /// The first layers found, for people.
+        present: String,
+        /// The first layer that is missing.
+        missing: u16,
+    },
+    /// The last line of a foreign trace stops before its end: its writer died.
+    #[error("line {line}: torn: the last line is not whole; {records} whole records before")]
+    TornLine {
+        /// The line.
+        line: u64,
+        /// Whole records before it.
+        records: u64,
+    },
+    /// A line of a text format is not what the format says.
+    #[error("line {line}: {reason}")]
+    Text {
+        /// The line.
+        line: u64,
+        /// What was expected and what was found.
+        reason: String,
+    },
+    /// A file that holds how often each expert was used was given where routes are needed.
+    #[error("{format} holds counts, not routes: no trace can be read from it")]
+    CountsOnly {
+        /// The file's format.
+        format: &'static str,
+    },
+    /// The file's format carries no shape, and it cannot be read twice to find one.
+    #[error("the trace does not say its {field}, and it is no file to look it up in: give it")]
+    ShapeUnknown {
+        /// What must be given.
+        field: &'static str,
+    },
+    /// What was said of the model and what the trace says disagree, or two traces do.
+    #[error("{field} is {found}, not {expected}")]
+    ShapeMismatch {
+        /// What disagrees.
+        field: &'static str,
+        /// What was said.
+        expected: String,
+        /// What the trace says.
+        found: String,
+    },
+    /// More of something than is kept in memory.
+    #[error("line {line}: more than {limit} {what}")]
+    TooMany {
+        /// The line.
+        line: u64,
+        /// What there is too much of.
+        what: &'static str,
+        /// The limit.
+        limit: usize,
+    },
     /// A part of a compact file does not have the checksum that stands in it: bytes were
     /// changed after it was written.
     #[error(
@@ -270,8 +351,8 @@ impl TraceError {
         match self {
             Self::Io { .. } => "io",
             Self::InFile { error, .. } | Self::InBlock { error, .. } => error.kind(),
-            Self::UnsupportedVersion { .. } => "unsupported",
-            Self::Capacity { .. } => "limit",
+            Self::UnsupportedVersion { .. } | Self::CountsOnly { .. } => "unsupported",
+            Self::Capacity { .. } | Self::TooMany { .. } => "limit",
             _ => "trace-invalid",
         }
     }

@@ -47,12 +47,14 @@
 //! it does not decide what to cache, and it reads no other program's traces.
 #![forbid(unsafe_code)]
 
+pub mod canonical;
 mod error;
 pub mod format;
 mod ids;
 mod pass;
 mod recorder;
 mod route;
+mod row_fault;
 
 pub use error::TraceError;
 pub use format::compact::{CompactReader, CompactWriter};
@@ -63,3 +65,4 @@ pub use ids::{ExpertId, ModelShape};
 pub use pass::{LayerPass, PassInfo};
 pub use recorder::{DEFAULT_CAPACITY_BYTES, MAX_CAPACITY_BYTES, MIN_CAPACITY_BYTES, Recorder};
 pub use route::{MAX_TOP_K, PassKind, Phase, Route};
+pub use row_fault::RowFault;

@@ -106,7 +106,11 @@ impl<R: BufRead> JsonlReader<R> {
         Self::start(input, None, tail)
     }
 
-    fn start(mut input: R, path: Option<PathBuf>, tail: Tail) -> Result<Self, TraceError> {
+    pub(crate) fn start(
+        mut input: R,
+        path: Option<PathBuf>,
+        tail: Tail,
+    ) -> Result<Self, TraceError> {
         let mut line = Line::default();
         let header =
             read_header(&mut input, &mut line).map_err(|error| error.in_file(path.as_ref()))?;

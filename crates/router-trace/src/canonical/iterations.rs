@@ -1,0 +1,125 @@
+use crate::error::TraceError;
+use crate::pass::LayerPass;
+use crate::route::{PassKind, Phase};
+
+/// One iteration of an engine: a forward pass, or an attempt and the pass that ran again.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Iteration {
+    steps: Vec<Vec<LayerPass>>,
+}
+
+impl Iteration {
+    /// All layer passes of the iteration, each step's in layer order.
+    pub fn passes(&self) -> impl Iterator<Item = &LayerPass> {
+        self.steps.iter().flatten()
+    }
+
+    /// The layer passes whose tokens count: without an attempt that was thrown away, and none
+    /// of a prompt's.
+    pub fn accepted_passes(&self) -> impl Iterator<Item = &LayerPass> {
+        self.last().iter().filter(|pass| pass.info.phase == Phase::Decode)
+    }
+
+    /// The forward passes: one, or two where a draft was rejected.
+    #[must_use]
+    pub fn steps(&self) -> &[Vec<LayerPass>] {
+        &self.steps
+    }
+
+    /// Normal, spec-accept or spec-fallback.
+    #[must_use]
+    pub fn kind(&self) -> PassKind {
+        self.first().info.kind
+    }
+
+    /// Prompt or produced tokens.
+    #[must_use]
+    pub fn phase(&self) -> Phase {
+        self.first().info.phase
+    }
+
+    /// Tokens that the model produced in it (in a batch, of all sequences).
+    #[must_use]
+    pub fn accepted_tokens(&self) -> u64 {
+        // Layers may be missing from a recorded trace: the first that is there tells.
+        self.accepted_passes().next().map_or(0, |pass| pass.n_tokens() as u64)
+    }
+
+    fn first(&self) -> &LayerPass {
+        &self.steps[0][0]
+    }
+
+    fn last(&self) -> &[LayerPass] {
+        &self.steps[self.steps.len() - 1]
+    }
+}
+
+/// Groups a typed trace into the iterations of its engine.
+///
+/// The layer passes of one step are one forward pass. A step of kind
+/// [`SpecFallback`](PassKind::SpecFallback) and the next one at the same position are one
+/// iteration: the attempt whose draft was rejected, and the pass that ran again. Memory for
+/// two steps.
+pub struct Iterations<I> {
+    input: I,
+    /// The first layer pass of the step after `held`, or of the next one.
+    next: Option<LayerPass>,
+    held: Option<Vec<LayerPass>>,
+    over: bool,
+}
+
+impl<I: Iterator<Item = Result<LayerPass, TraceError>>> Iterations<I> {
+    /// The iterations of the trace that `input` gives in file order.
+    pub fn new(input: I) -> Self {
+        Self { input, next: None, held: None, over: false }
+    }
+
+    fn step(&mut self) -> Result<Option<Vec<LayerPass>>, TraceError> {
+        let Some(first) = self.next.take().map(Ok).or_else(|| self.input.next()).transpose()?
+        else {
+            return Ok(None);
+        };
+        let mut step = vec![first];
+        while let Some(pass) = self.input.next().transpose()? {
+            if pass.info.step != step[0].info.step {
+                self.next = Some(pass);
+                break;
+            }
+            step.push(pass);
+        }
+        Ok(Some(step))
+    }
+
+    fn iteration(&mut self) -> Result<Option<Iteration>, TraceError> {
+        let held = self.held.take();
+        let Some(first) = held.map_or_else(|| self.step(), |step| Ok(Some(step)))? else {
+            return Ok(None);
+        };
+        let mut steps = vec![first];
+        let info = steps[0][0].info;
+        if info.kind == PassKind::SpecFallback && info.phase == Phase::Decode {
+            let again = |step: &Vec<LayerPass>| {
+                let next = step[0].info;
+                (next.kind, next.phase, next.position) == (info.kind, info.phase, info.position)
+            };
+            match self.step()? {
+                Some(step) if again(&step) => steps.push(step),
+                other => self.held = other,
+            }
+        }
+        Ok(Some(Iteration { steps }))
+    }
+}
+
+impl<I: Iterator<Item = Result<LayerPass, TraceError>>> Iterator for Iterations<I> {
+    type Item = Result<Iteration, TraceError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.over {
+            return None;
+        }
+        let next = self.iteration().transpose();
+        self.over = !matches!(next, Some(Ok(_)));
+        next
+    }
+}
