@@ -43,8 +43,12 @@
 //! # }
 //! ```
 //!
+//! [`format::open`] reads traces of any format, this project's two and other programs', and
+//! [`format::convert`] writes them in either of ours; [`canonical`] types the passes of
+//! programs that do not, and [`union`] merges traces into a batch.
+//!
 //! What it does not do: it knows no weights, no files but traces and no operating system;
-//! it does not decide what to cache, and it reads no other program's traces.
+//! it does not decide what to cache.
 #![forbid(unsafe_code)]
 
 pub mod canonical;
@@ -55,6 +59,7 @@ mod pass;
 mod recorder;
 mod route;
 mod row_fault;
+pub mod union;
 
 pub use error::TraceError;
 pub use format::compact::{CompactReader, CompactWriter};
