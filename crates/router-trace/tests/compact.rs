@@ -77,7 +77,7 @@ fn number_steps(passes: &mut [LayerPass]) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
+    #![proptest_config(ProptestConfig::with_cases(40))]
 
     /// Wide records, so that the trace has several blocks and steps lie across them.
     #[test]
@@ -106,7 +106,8 @@ proptest! {
                 continue;
             }
             let last_token = first_token + pass.n_tokens() as u64 - 1;
-            for token in [first_token, last_token] {
+            let some = if at % 3 == 0 { &[first_token, last_token][..] } else { &[] };
+            for &token in some {
                 reader.seek_token(token).unwrap();
                 prop_assert_eq!(&reader.next().unwrap().unwrap(), pass, "token {}", token);
             }
@@ -148,7 +149,7 @@ fn a_k3_trace_is_small() {
 }
 
 fn few_blocks() -> (Vec<LayerPass>, Vec<u8>) {
-    let mut passes = decoding(&header().shape, 20, 7);
+    let mut passes = decoding(&header().shape, 14, 7);
     for pass in &mut passes {
         let experts = pass.experts().repeat(8000);
         *pass = LayerPass::new(pass.info, 2, experts).unwrap();
@@ -165,7 +166,7 @@ fn torn_anywhere() {
     assert!(reader.by_ref().all(|pass| pass.is_ok()));
     let head = whole.windows(4).position(|four| four == b"BLK\n").unwrap();
     let mut seen = std::collections::BTreeSet::new();
-    for cut in (head..whole.len()).step_by(1999).chain(whole.len() - 60..whole.len()) {
+    for cut in (head..whole.len()).step_by(3989).chain(whole.len() - 60..whole.len()) {
         let mut reader = CompactReader::new(&whole[..cut], Tail::Tolerate).unwrap();
         let read: Vec<_> = reader.by_ref().map(Result::unwrap).collect();
         assert_eq!(read, passes[..read.len()]);
@@ -190,7 +191,7 @@ fn torn_anywhere() {
 #[test]
 fn flipped_anywhere() {
     let (_, whole) = few_blocks();
-    for at in (0..whole.len()).step_by(1999).chain(0..600).chain(whole.len() - 120..whole.len()) {
+    for at in (0..whole.len()).step_by(3989).chain(0..600).chain(whole.len() - 120..whole.len()) {
         let mut bytes = whole.clone();
         bytes[at] ^= 1 << (at % 8);
         let first = CompactReader::new(bytes.as_slice(), Tail::Tolerate);

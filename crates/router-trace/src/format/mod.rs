@@ -30,7 +30,9 @@ mod usage;
 mod waste;
 
 pub use convert::{Converted, OutputFormat, TraceWriter, convert};
-pub use open::{OpenOptions, ReadSummary, ShapeHints, TraceReader, open, shared_first_pass};
+pub use open::{
+    OpenOptions, ReadSummary, ShapeHints, TraceReader, open, open_bytes, shared_first_pass,
+};
 pub use usage::{ExpertUsage, MAX_USAGE_EXPERTS};
 
 use serde::Serialize;

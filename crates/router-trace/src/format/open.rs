@@ -2,7 +2,7 @@ use super::Format;
 use super::colibri::ColibriRecords;
 use super::compact::CompactReader;
 use super::infer::{Known, infer};
-use super::input::open_input;
+use super::input::Origin;
 use super::jsonl::{Dropped, JsonlReader, Tail, TornTail, TraceHeader, TraceSummary};
 use super::plain::PlainRecords;
 use super::sniff::{Sniffed, sniff};
@@ -14,6 +14,7 @@ use crate::pass::LayerPass;
 use serde::Serialize;
 use std::io::BufRead;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// How a trace is opened. The default recognises the format, takes the shape from the file
 /// and refuses a torn one.
@@ -67,7 +68,7 @@ pub struct ReadSummary {
 pub struct TraceReader {
     source: Source,
     format: Format,
-    path: PathBuf,
+    path: Option<PathBuf>,
     header: TraceHeader,
     inferred: Option<Notice>,
     records: u64,
@@ -94,7 +95,19 @@ enum Source {
 /// pipe whose format or shape must be given, [`TraceError::ShapeMismatch`] where the file and
 /// the hints disagree, and what the format's reader says of the header.
 pub fn open(path: &Path, options: &OpenOptions) -> Result<TraceReader, TraceError> {
-    open_unnamed(path, options).map_err(|error| error.in_file(Some(&path.to_owned())))
+    open_origin(&Origin::File(path.to_owned()), options)
+}
+
+/// As [`open`], from bytes in memory: a trace that is part of a program, or a test's.
+///
+/// # Errors
+///
+/// As [`open`], without a file to name.
+pub fn open_bytes(
+    bytes: impl Into<Arc<[u8]>>,
+    options: &OpenOptions,
+) -> Result<TraceReader, TraceError> {
+    open_origin(&Origin::Memory(bytes.into()), options)
 }
 
 /// The first pass that the traces at `paths` share bit by bit, which is a scheduler's dry run
@@ -124,40 +137,42 @@ pub fn shared_first_pass(
     Ok(shared.filter(|_| paths.len() > 1))
 }
 
-fn open_unnamed(path: &Path, options: &OpenOptions) -> Result<TraceReader, TraceError> {
-    // What is no file cannot be read twice: neither to recognise it nor for its shape.
-    let again = std::fs::metadata(path).is_ok_and(|file| file.is_file());
+fn open_origin(origin: &Origin, options: &OpenOptions) -> Result<TraceReader, TraceError> {
+    open_unnamed(origin, options).map_err(|error| error.in_file(origin.path()))
+}
+
+fn open_unnamed(origin: &Origin, options: &OpenOptions) -> Result<TraceReader, TraceError> {
     let format = match options.format {
         Some(format) => format,
-        None if path.exists() && !again => {
+        None if !origin.can_open_again() => {
             return Err(TraceError::ShapeUnknown { field: "format" });
         }
-        None => match sniff(&mut open_input(path)?)? {
+        None => match sniff(&mut origin.open()?)? {
             Sniffed::Trace(format) => format,
             Sniffed::Usage(format) => return Err(TraceError::CountsOnly { format }),
         },
     };
-    let input = open_input(path)?;
-    let named = Some(path.to_owned());
+    let input = origin.open()?;
+    let named = origin.path().cloned();
     let (source, header, inferred) = match format {
         Format::Jsonl => {
-            let reader = JsonlReader::start(input, named, options.tail)?;
+            let reader = JsonlReader::start(input, named.clone(), options.tail)?;
             let header = options.shape.complete(reader.header())?;
             (Source::Jsonl(Box::new(reader)), header, None)
         }
         Format::Compact => {
-            let reader = CompactReader::start(input, named, options.tail)?;
+            let reader = CompactReader::start(input, named.clone(), options.tail)?;
             let header = options.shape.complete(reader.header())?;
             (Source::Compact(Box::new(reader)), header, None)
         }
         Format::Colibri | Format::Waste | Format::Plain => {
-            open_foreign(path, input, format, again, options)?
+            open_foreign(origin, input, format, options)?
         }
     };
     Ok(TraceReader {
         source,
         format,
-        path: path.to_owned(),
+        path: named,
         header,
         inferred,
         records: 0,
@@ -170,10 +185,9 @@ fn open_unnamed(path: &Path, options: &OpenOptions) -> Result<TraceReader, Trace
 type Opened = (Source, TraceHeader, Option<Notice>);
 
 fn open_foreign(
-    path: &Path,
+    origin: &Origin,
     input: Box<dyn BufRead + Send>,
     format: Format,
-    again: bool,
     options: &OpenOptions,
 ) -> Result<Opened, TraceError> {
     let hints = &options.shape;
@@ -193,9 +207,11 @@ fn open_foreign(
     }
     let (shape, inferred) = match known.whole() {
         Some(shape) => (shape, None),
-        None if !again => return Err(TraceError::ShapeUnknown { field: known.missing() }),
+        None if !origin.can_open_again() => {
+            return Err(TraceError::ShapeUnknown { field: known.missing() });
+        }
         None => {
-            let (mut rows, _) = self::records(open_input(path)?, format, options)?;
+            let (mut rows, _) = self::records(origin.open()?, format, options)?;
             let shape = infer(&mut *rows, known, &options.canonical.skip_layers)?;
             (shape.clone(), Some(Notice::ShapeInferred { shape }))
         }
@@ -353,6 +369,6 @@ impl Iterator for TraceReader {
             Some(Err(_)) => (self.over, self.failed) = (true, true),
             None => self.over = true,
         }
-        next.map(|item| item.map_err(|error| error.in_file(Some(&self.path))))
+        next.map(|item| item.map_err(|error| error.in_file(self.path.as_ref())))
     }
 }

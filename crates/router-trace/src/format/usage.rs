@@ -1,13 +1,13 @@
 //! Usage files: how often each expert was used. Counts, not routes: no trace.
 
 use super::colibri::quoted;
-use super::input::open_input;
+use super::input::{fill, open_input};
 use super::jsonl::Tail;
 use super::text::TextLines;
 use crate::error::TraceError;
 use crate::ids::ExpertId;
 use std::collections::BTreeMap;
-use std::io::{BufRead, Read};
+use std::io::BufRead;
 use std::path::{Path, PathBuf};
 
 /// The most experts that a usage file may name (Kimi K3 has 82,432).
@@ -172,39 +172,10 @@ fn fnv1a(bytes: &[u8]) -> u32 {
 
 /// Inkling's layout: `IKU1`, layers, experts, then a count for each expert of each layer,
 /// all 32 bits, little-endian.
-fn read_dense(mut input: Box<dyn BufRead + Send>) -> Result<ExpertUsage, TraceError> {
-    let mut offset = 0;
-    let mut take = |buffer: &mut [u8]| {
-        let needed = buffer.len() as u64;
-        let mut read = 0;
-        while read < buffer.len() {
-            match input.read(&mut buffer[read..]) {
-                Ok(0) => break,
-                Ok(more) => read += more,
-                Err(source) if source.kind() == std::io::ErrorKind::Interrupted => {}
-                Err(source) => {
-                    return Err(TraceError::Io {
-                        operation: "read",
-                        records: 0,
-                        bytes: offset,
-                        source,
-                    });
-                }
-            }
-        }
-        let present = read as u64;
-        let at = offset;
-        offset += present;
-        Ok((at, needed, present))
-    };
-    let whole = |(offset, needed, present)| {
-        if present == needed {
-            return Ok(());
-        }
-        Err(TraceError::TornBlock { offset, needed, present, records: 0 })
-    };
+fn read_dense(input: Box<dyn BufRead + Send>) -> Result<ExpertUsage, TraceError> {
+    let mut input = Dense { input, offset: 0 };
     let mut head = [0; 12];
-    whole(take(&mut head)?)?;
+    input.take(&mut head)?;
     let field = |at: usize| {
         u32::from_le_bytes(head[at..at + 4].try_into().expect("four bytes of the head"))
     };
@@ -221,7 +192,7 @@ fn read_dense(mut input: Box<dyn BufRead + Send>) -> Result<ExpertUsage, TraceEr
     };
     let mut row = vec![0; 4 * experts as usize];
     for layer in 0..layers {
-        whole(take(&mut row)?)?;
+        input.take(&mut row)?;
         for (index, count) in row.chunks_exact(4).enumerate() {
             let count = u32::from_le_bytes(count.try_into().expect("chunks of four bytes"));
             if count > 0 {
@@ -230,12 +201,42 @@ fn read_dense(mut input: Box<dyn BufRead + Send>) -> Result<ExpertUsage, TraceEr
             }
         }
     }
-    let (offset, _, more) = take(&mut [0])?;
-    if more > 0 {
+    let offset = input.offset;
+    if input.read(&mut [0])? > 0 {
         let reason = "data after the last count".to_owned();
         return Err(TraceError::Corrupt { offset, reason });
     }
     Ok(usage)
+}
+
+/// An input and how far it was read.
+struct Dense {
+    input: Box<dyn BufRead + Send>,
+    offset: u64,
+}
+
+impl Dense {
+    /// Fills `buffer`, or says how much of it there is.
+    fn take(&mut self, buffer: &mut [u8]) -> Result<(), TraceError> {
+        let (offset, needed) = (self.offset, buffer.len() as u64);
+        let present = self.read(buffer)?;
+        if present < needed {
+            return Err(TraceError::TornBlock { offset, needed, present, records: 0 });
+        }
+        Ok(())
+    }
+
+    fn read(&mut self, buffer: &mut [u8]) -> Result<u64, TraceError> {
+        let bytes = self.offset;
+        let read = fill(&mut self.input, buffer).map_err(|source| TraceError::Io {
+            operation: "read",
+            records: 0,
+            bytes,
+            source,
+        })? as u64;
+        self.offset += read;
+        Ok(read)
+    }
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@
 mod codec;
 mod frame;
 mod read;
+mod seek;
 mod write;
 
 pub use read::CompactReader;

@@ -5,13 +5,14 @@ use super::frame::{
 };
 use super::{COMPACT_VERSION, MAGIC, MAX_HEADER_BYTES};
 use crate::error::TraceError;
+use crate::format::input::fill;
 use crate::format::jsonl::check::Checker;
 use crate::format::jsonl::{
     Dropped, MAX_TOKENS_PER_RECORD, RawHeader, Tail, TornTail, TraceHeader, TraceSummary,
 };
 use crate::pass::LayerPass;
 use std::fs::File;
-use std::io::{BufReader, Read, Seek, SeekFrom};
+use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
 
 /// Reads a trace in the compact form, in memory for one block.
@@ -20,40 +21,40 @@ use std::path::{Path, PathBuf};
 /// the iterator is over. Where the input can seek, [`seek_step`](Self::seek_step) and
 /// [`seek_token`](Self::seek_token) go to a place by looking at one header a block.
 pub struct CompactReader<R> {
-    input: R,
-    path: Option<PathBuf>,
+    pub(super) input: R,
+    pub(super) path: Option<PathBuf>,
     tail: Tail,
     header: TraceHeader,
-    checker: Checker,
+    pub(super) checker: Checker,
     /// Where the first block begins, and where the next frame does.
-    data_start: u64,
-    offset: u64,
-    block: OpenBlock,
-    count: Counts,
-    end: Option<TraceSummary>,
-    torn: Option<TornTail>,
-    over: bool,
+    pub(super) data_start: u64,
+    pub(super) offset: u64,
+    pub(super) block: OpenBlock,
+    pub(super) count: Counts,
+    pub(super) end: Option<TraceSummary>,
+    pub(super) torn: Option<TornTail>,
+    pub(super) over: bool,
 }
 
 /// The block that is being decoded.
-struct OpenBlock {
-    offset: u64,
-    header: BlockHeader,
-    payload: Vec<u8>,
-    at: usize,
-    records_left: u32,
-    context: Context,
+pub(super) struct OpenBlock {
+    pub(super) offset: u64,
+    pub(super) header: BlockHeader,
+    pub(super) payload: Vec<u8>,
+    pub(super) at: usize,
+    pub(super) records_left: u32,
+    pub(super) context: Context,
 }
 
 /// What was seen up to the next record.
 #[derive(Clone, Copy, Default)]
-struct Counts {
-    records: u64,
-    layer_tokens: u64,
+pub(super) struct Counts {
+    pub(super) records: u64,
+    pub(super) layer_tokens: u64,
     /// Tokens (once a step) of the steps before the last record's.
-    tokens_before: u64,
+    pub(super) tokens_before: u64,
     /// The step of the last record, and its tokens.
-    last: Option<(u64, u64)>,
+    pub(super) last: Option<(u64, u64)>,
 }
 
 impl Counts {
@@ -68,13 +69,13 @@ impl Counts {
     }
 
     /// Tokens (once a step) so far.
-    fn tokens(&self) -> u64 {
+    pub(super) fn tokens(&self) -> u64 {
         self.tokens_before + self.last.map_or(0, |(_, tokens)| tokens)
     }
 }
 
 /// What lies at the place where a block may begin.
-enum Frame {
+pub(super) enum Frame {
     Block(BlockHeader),
     End(EndRecord),
     /// The file stops here: bytes that the frame needs, and that there are.
@@ -159,7 +160,7 @@ impl<R: Read> CompactReader<R> {
         self.torn
     }
 
-    fn next_pass(&mut self) -> Result<Option<LayerPass>, TraceError> {
+    pub(super) fn next_pass(&mut self) -> Result<Option<LayerPass>, TraceError> {
         if self.block.records_left == 0 && !self.next_block()? {
             return Ok(None);
         }
@@ -213,7 +214,7 @@ impl<R: Read> CompactReader<R> {
         }
     }
 
-    fn read_frame(&mut self) -> Result<Frame, TraceError> {
+    pub(super) fn read_frame(&mut self) -> Result<Frame, TraceError> {
         let offset = self.offset;
         let mut bytes = [0; BLOCK_HEADER_BYTES];
         let tag_bytes = self.fill(&mut bytes[..4])?;
@@ -319,114 +320,15 @@ impl<R: Read> CompactReader<R> {
 
     /// Reads until `buffer` is full or the input ends; how many bytes it holds.
     fn fill(&mut self, buffer: &mut [u8]) -> Result<usize, TraceError> {
-        let read = fill(&mut self.input, buffer, self.count.records, self.offset)?;
-        self.offset += read as u64;
-        Ok(read)
-    }
-}
-
-impl<R: Read + Seek> CompactReader<R> {
-    /// Makes the first record of step `step`, or of the first step after it, the next one.
-    ///
-    /// Looks at one header a block up to that place, then decodes from the start of the last
-    /// block that begins with a step not after it. Blocks that are passed over are not
-    /// decoded, so damage inside them is not seen.
-    ///
-    /// # Errors
-    ///
-    /// A damaged block header on the way or a damaged block there, and what the input
-    /// answers. The reader can seek again after an error.
-    pub fn seek_step(&mut self, step: u64) -> Result<(), TraceError> {
-        self.seek(|block| block.first_step <= step, |pass, _| pass.info.step >= step)
-            .map_err(|error| error.in_file(self.path.as_ref()))
-    }
-
-    /// Makes the first record of the step that has token `token` the next one.
-    ///
-    /// Tokens are counted once a step from 0, so in a trace of plain decoding token n is
-    /// the n-th forward pass. Cost and errors as [`seek_step`](Self::seek_step).
-    ///
-    /// # Errors
-    ///
-    /// As [`seek_step`](Self::seek_step).
-    pub fn seek_token(&mut self, token: u64) -> Result<(), TraceError> {
-        self.seek(|block| block.first_token <= token, |_, after| token < after)
-            .map_err(|error| error.in_file(self.path.as_ref()))
-    }
-
-    /// `before`: whether the place is not before this block; `there`: whether this record,
-    /// after whose step so many tokens are counted, is the place.
-    fn seek(
-        &mut self,
-        before: impl Fn(&BlockHeader) -> bool,
-        there: impl Fn(&LayerPass, u64) -> bool,
-    ) -> Result<(), TraceError> {
-        self.over = true;
-        (self.end, self.torn) = (None, None);
-        let (start, count) = self.find_block(before)?;
-        self.go_to(start)?;
-        self.count = count;
-        self.block.records_left = 0;
-        self.checker.restart();
-        loop {
-            let open = (self.block.records_left, self.block.at, self.block.context);
-            let count = self.count;
-            // The iterator stays over where the trace ends before the place.
-            let Some(pass) = self.next_pass()? else { return Ok(()) };
-            if there(&pass, self.count.tokens()) {
-                // Undo the one record: it is the next.
-                self.count = count;
-                self.checker.restart();
-                self.over = false;
-                if open.0 == 0 {
-                    self.block.records_left = self.block.header.records;
-                    self.block.at = 0;
-                    self.block.context = Context::new(self.block.header.first_step);
-                } else {
-                    (self.block.records_left, self.block.at, self.block.context) = open;
-                }
-                return Ok(());
-            }
-        }
-    }
-
-    /// The last block that begins a step and for which `before` holds: where it lies, and
-    /// the counts at its start.
-    fn find_block(
-        &mut self,
-        before: impl Fn(&BlockHeader) -> bool,
-    ) -> Result<(u64, Counts), TraceError> {
-        let mut found = (self.data_start, Counts::default());
-        self.go_to(self.data_start)?;
-        loop {
-            let at = self.offset;
-            let Frame::Block(header) = self.read_frame()? else { return Ok(found) };
-            if !before(&header) {
-                return Ok(found);
-            }
-            if !header.continues {
-                let counts = Counts {
-                    records: header.records_before,
-                    layer_tokens: header.layer_tokens_before,
-                    tokens_before: header.first_token,
-                    last: None,
-                };
-                found = (at, counts);
-            }
-            self.go_to(self.offset + u64::from(header.payload_bytes))?;
-        }
-    }
-
-    fn go_to(&mut self, offset: u64) -> Result<(), TraceError> {
         let (records, bytes) = (self.count.records, self.offset);
-        self.input.seek(SeekFrom::Start(offset)).map_err(|source| TraceError::Io {
-            operation: "seek",
+        let read = fill(&mut self.input, buffer).map_err(|source| TraceError::Io {
+            operation: "read",
             records,
             bytes,
             source,
         })?;
-        self.offset = offset;
-        Ok(())
+        self.offset += read as u64;
+        Ok(read)
     }
 }
 
@@ -443,33 +345,12 @@ impl<R: Read> Iterator for CompactReader<R> {
     }
 }
 
-/// Reads until `buffer` is full or `input` ends.
-fn fill(
-    input: &mut impl Read,
-    buffer: &mut [u8],
-    records: u64,
-    bytes: u64,
-) -> Result<usize, TraceError> {
-    let mut read = 0;
-    while read < buffer.len() {
-        match input.read(&mut buffer[read..]) {
-            Ok(0) => break,
-            Ok(more) => read += more,
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(source) => {
-                let bytes = bytes + read as u64;
-                return Err(TraceError::Io { operation: "read", records, bytes, source });
-            }
-        }
-    }
-    Ok(read)
-}
-
 /// The header, and the byte after it.
 fn read_header(input: &mut impl Read) -> Result<(TraceHeader, u64), TraceError> {
     let not = |reason: String| TraceError::NotATrace { line: 1, reason };
     let mut head = vec![0; 16];
-    let present = fill(input, &mut head, 0, 0)?;
+    let io = |source| TraceError::Io { operation: "read", records: 0, bytes: 0, source };
+    let present = fill(input, &mut head).map_err(io)?;
     if present < 16 || head[..8] != MAGIC {
         let reason = match present {
             0 => "the file is empty".to_owned(),
@@ -488,7 +369,7 @@ fn read_header(input: &mut impl Read) -> Result<(TraceHeader, u64), TraceError> 
         return Err(not(format!("a header of {length} bytes, at most {MAX_HEADER_BYTES}")));
     }
     head.resize(16 + length + 8, 0);
-    let present = 16 + fill(input, &mut head[16..], 0, 16)?;
+    let present = 16 + fill(input, &mut head[16..]).map_err(io)?;
     if present < head.len() {
         return Err(not(format!("the header needs {} bytes, has {present}", head.len())));
     }
