@@ -123,3 +123,61 @@ impl<I: Iterator<Item = Result<LayerPass, TraceError>>> Iterator for Iterations<
         next
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pass::PassInfo;
+
+    /// A pass of layer 0: step, position, tokens, kind.
+    fn pass(step: u64, position: u64, tokens: usize, kind: PassKind) -> LayerPass {
+        let info = PassInfo { step, position, layer: 0, phase: Phase::Decode, kind };
+        LayerPass::new(info, 1, vec![3; tokens]).unwrap()
+    }
+
+    fn iterations(passes: Vec<LayerPass>) -> Vec<Iteration> {
+        Iterations::new(passes.into_iter().map(Ok)).collect::<Result<_, _>>().unwrap()
+    }
+
+    #[test]
+    fn an_attempt_and_its_repetition_are_one() {
+        use PassKind::{Normal, SpecAccept, SpecFallback};
+        let found = iterations(vec![
+            pass(0, 10, 2, SpecAccept),
+            pass(1, 12, 2, SpecFallback),
+            pass(2, 12, 1, SpecFallback),
+            // The next iteration is one position on, so it is another.
+            pass(3, 13, 2, SpecFallback),
+            pass(4, 13, 1, SpecFallback),
+            pass(5, 14, 1, Normal),
+        ]);
+        let told: Vec<_> =
+            found.iter().map(|it| (it.kind(), it.steps().len(), it.accepted_tokens())).collect();
+        assert_eq!(
+            told,
+            [(SpecAccept, 1, 2), (SpecFallback, 2, 1), (SpecFallback, 2, 1), (Normal, 1, 1)]
+        );
+        assert_eq!(found[1].accepted_passes().map(|pass| pass.info.step).collect::<Vec<_>>(), [2]);
+        assert_eq!(found[1].passes().count(), 2);
+    }
+
+    #[test]
+    fn a_repetition_without_its_attempt_counts() {
+        let found = iterations(vec![
+            pass(0, 5, 1, PassKind::SpecFallback),
+            pass(1, 6, 1, PassKind::Normal),
+            pass(2, 7, 1, PassKind::SpecFallback),
+        ]);
+        assert_eq!(found.len(), 3);
+        assert!(found.iter().all(|iteration| iteration.accepted_tokens() == 1));
+    }
+
+    #[test]
+    fn a_prompt_produces_nothing() {
+        let mut prompt = pass(0, 0, 9, PassKind::Normal);
+        prompt.info.phase = Phase::Prefill;
+        let found = iterations(vec![prompt, pass(1, 9, 1, PassKind::Normal)]);
+        assert_eq!((found[0].accepted_tokens(), found[0].accepted_passes().count()), (0, 0));
+        assert_eq!(found[1].accepted_tokens(), 1);
+    }
+}

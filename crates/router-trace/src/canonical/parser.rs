@@ -75,7 +75,7 @@ impl<S: Records> Canonical<S> {
 
     /// What the first pass of the trace routed; `None` in a trace without rows.
     pub(crate) fn first_pass(mut self) -> Result<Option<FirstPass>, TraceError> {
-        while let Some(record) = self.source.next_record()? {
+        while let Some(record) = self.next_record()? {
             if self.ends_iteration(&record) {
                 break;
             }
@@ -97,7 +97,7 @@ impl<S: Records> Canonical<S> {
             if self.over {
                 return Ok(None);
             }
-            match self.source.next_record()? {
+            match self.next_record()? {
                 Some(record) => {
                     if self.ends_iteration(&record) {
                         self.close()?;
@@ -107,6 +107,18 @@ impl<S: Records> Canonical<S> {
                 None => self.finish()?,
             }
         }
+    }
+
+    /// The next record of a layer that is not skipped.
+    fn next_record(&mut self) -> Result<Option<Record>, TraceError> {
+        while let Some(record) = self.source.next_record()? {
+            self.counts.records += 1;
+            if self.options.skip_layers.iter().all(|&layer| u64::from(layer) != record.layer) {
+                return Ok(Some(record));
+            }
+            self.counts.skipped_records += 1;
+        }
+        Ok(None)
     }
 
     /// Whether the record begins a new iteration.
@@ -126,11 +138,6 @@ impl<S: Records> Canonical<S> {
     /// Checks a record and adds it to the open iteration.
     fn add(&mut self, record: &Record) -> Result<(), TraceError> {
         let line = record.line;
-        self.counts.records += 1;
-        if self.options.skip_layers.iter().any(|&layer| u64::from(layer) == record.layer) {
-            self.counts.skipped_records += 1;
-            return Ok(());
-        }
         let Some(place) = self.place(record.layer) else {
             let known = self.shape.moe_layers.len();
             return Err(TraceError::UnknownLayer { line, layer: record.layer, known });
@@ -141,7 +148,7 @@ impl<S: Records> Canonical<S> {
         }
         let fail = |fault| TraceError::Row { line, token: self.token, layer, fault };
         let second = self.open[0].has(place);
-        if second && self.open[1].has(place) {
+        if second && (self.open[1].has(place) || !self.source.may_run_again()) {
             return Err(fail(RowFault::Repeated));
         }
         let (experts, padding) = self.check_routes(record, layer)?;

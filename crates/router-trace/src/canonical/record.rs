@@ -32,6 +32,12 @@ pub(crate) trait Records: Send {
 
     /// Where the input was torn, once it has ended.
     fn torn(&self) -> Option<TornTail>;
+
+    /// Whether a layer that is there twice in a step can be a pass that ran again. Where it
+    /// cannot, it is a row written twice.
+    fn may_run_again(&self) -> bool {
+        true
+    }
 }
 
 impl Records for Box<dyn Records> {
@@ -41,5 +47,9 @@ impl Records for Box<dyn Records> {
 
     fn torn(&self) -> Option<TornTail> {
         (**self).torn()
+    }
+
+    fn may_run_again(&self) -> bool {
+        (**self).may_run_again()
     }
 }

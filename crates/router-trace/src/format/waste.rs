@@ -47,6 +47,11 @@ impl Records for WasteRecords {
     fn torn(&self) -> Option<TornTail> {
         self.lines.torn()
     }
+
+    /// A line is a token that was produced: none is there twice.
+    fn may_run_again(&self) -> bool {
+        false
+    }
 }
 
 fn parse_row(
