@@ -1,4 +1,3 @@
-use crate::row_fault::RowFault;
 use std::io;
 use std::path::PathBuf;
 
@@ -216,7 +215,7 @@ pub enum TraceError {
         /// The row's layer.
         layer: u16,
         /// The rule.
-        fault: RowFault,
+        fault: crate::row_fault::RowFault,
     },
     /// A forward pass of a foreign trace lacks layers that the model has.
     #[error(
@@ -275,9 +274,9 @@ pub enum TraceError {
         /// What the trace says.
         found: String,
     },
-    /// More of something than is kept in memory.
+    /// A file holds more of something than is kept in memory.
     #[error("line {line}: more than {limit} {what}")]
-    TooMany {
+    Exceeds {
         /// The line.
         line: u64,
         /// What there is too much of.
@@ -349,10 +348,12 @@ impl TraceError {
     #[must_use]
     pub fn kind(&self) -> &'static str {
         match self {
+            Self::CountsOnly { .. } => "unsupported",
+            Self::Exceeds { .. } => "limit",
             Self::Io { .. } => "io",
             Self::InFile { error, .. } | Self::InBlock { error, .. } => error.kind(),
-            Self::UnsupportedVersion { .. } | Self::CountsOnly { .. } => "unsupported",
-            Self::Capacity { .. } | Self::TooMany { .. } => "limit",
+            Self::UnsupportedVersion { .. } => "unsupported",
+            Self::Capacity { .. } => "limit",
             _ => "trace-invalid",
         }
     }

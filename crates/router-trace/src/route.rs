@@ -78,8 +78,8 @@ pub enum PassKind {
     Normal,
     /// A speculative pass whose draft tokens were accepted.
     SpecAccept,
-    /// One of the two passes of an iteration whose draft was rejected: the attempt, whose
-    /// tokens are thrown away, or the pass that runs again at the same position, which counts.
+    /// The pass that runs again after a draft was rejected, at the same position; or the
+    /// attempt itself, whose tokens are thrown away, where its writer knew how it ended.
     SpecFallback,
 }
 

@@ -15,8 +15,10 @@ use std::collections::{BTreeMap, VecDeque};
 /// passes of one kind run together, so that their tokens share a record and a layer's
 /// experts are wanted once a batch. An iteration of the batch is up to four steps, in this
 /// order and each only if there is a pass for it: the normal passes, the accepted drafts,
-/// the attempts whose drafts were rejected, and the passes that ran again for them. Tokens are
-/// in the order of the traces; a record has the position of its first token's trace.
+/// the attempts whose drafts were rejected, and the passes that ran again. Tokens are in the
+/// order of the traces. Sequences of a batch have no common position, so a record's is the
+/// number of tokens that the batch has produced before it: attempts and the passes that ran
+/// again for them share one, as in any trace, and no other two steps do.
 ///
 /// Prompts are left out and counted. Memory for one iteration of each trace.
 pub struct BatchUnion<I> {
@@ -24,6 +26,8 @@ pub struct BatchUnion<I> {
     inputs: Vec<Iterations<I>>,
     ready: VecDeque<LayerPass>,
     next_step: u64,
+    /// Tokens that the batch has produced.
+    position: u64,
     summary: UnionSummary,
     over: bool,
     failed: bool,
@@ -123,6 +127,7 @@ impl<I: Iterator<Item = Result<LayerPass, TraceError>>> BatchUnion<I> {
             inputs: inputs.into_iter().map(|(_, passes)| Iterations::new(passes)).collect(),
             ready: VecDeque::new(),
             next_step: 0,
+            position: 0,
             summary: UnionSummary { traces, ..UnionSummary::default() },
             over: false,
             failed: false,
@@ -147,7 +152,8 @@ impl<I: Iterator<Item = Result<LayerPass, TraceError>>> BatchUnion<I> {
             for at in 0..self.inputs.len() {
                 batch.push(self.decode_iteration(at)?);
             }
-            if let Some(batch) = batch.iter().cloned().collect::<Option<Vec<_>>>() {
+            if batch.iter().all(Option::is_some) {
+                let batch: Vec<_> = batch.into_iter().flatten().collect();
                 self.merge(&batch)?;
             } else {
                 self.over = true;
@@ -200,15 +206,14 @@ impl<I: Iterator<Item = Result<LayerPass, TraceError>>> BatchUnion<I> {
         union.dedup();
         self.summary.union_experts += union.len() as u64;
         self.summary.iterations += 1;
-        // Which pass of an iteration of which kind runs at which place.
-        for (kind, pass) in [
-            (PassKind::Normal, 0),
-            (PassKind::SpecAccept, 0),
-            (PassKind::SpecFallback, 0),
-            (PassKind::SpecFallback, 1),
-        ] {
-            let of_kind = batch.iter().filter(|iteration| iteration.kind() == kind);
-            self.run_together(kind, of_kind.filter_map(|iteration| iteration.steps().get(pass)))?;
+        for kind in [PassKind::Normal, PassKind::SpecAccept, PassKind::SpecFallback] {
+            let of_kind = || batch.iter().filter(|iteration| iteration.kind() == kind);
+            // An attempt may be missing from a recorded trace; the pass that counts is last.
+            let attempts =
+                of_kind().flat_map(|it| it.steps().split_last().map_or(&[][..], |s| s.1));
+            self.run_together(kind, attempts)?;
+            self.run_together(kind, of_kind().filter_map(|it| it.steps().last()))?;
+            self.position += of_kind().map(Iteration::accepted_tokens).sum::<u64>();
         }
         Ok(())
     }
@@ -219,12 +224,10 @@ impl<I: Iterator<Item = Result<LayerPass, TraceError>>> BatchUnion<I> {
         kind: PassKind,
         steps: impl Iterator<Item = &'a Vec<LayerPass>>,
     ) -> Result<(), TraceError> {
-        let mut layers = BTreeMap::<u16, (u64, Vec<u16>)>::new();
+        let mut layers = BTreeMap::<u16, Vec<u16>>::new();
         let top_k = self.header.shape.top_k;
         for pass in steps.flatten() {
-            let layer = pass.info.layer;
-            let (_, experts) =
-                layers.entry(layer).or_insert_with(|| (pass.info.position, Vec::new()));
+            let experts = layers.entry(pass.info.layer).or_default();
             experts.extend_from_slice(pass.experts());
             let (tokens, limit) = (experts.len() / usize::from(top_k), MAX_TOKENS_PER_RECORD);
             if tokens > limit {
@@ -235,8 +238,8 @@ impl<I: Iterator<Item = Result<LayerPass, TraceError>>> BatchUnion<I> {
         if layers.is_empty() {
             return Ok(());
         }
-        for (layer, (position, experts)) in layers {
-            let step = self.next_step;
+        for (layer, experts) in layers {
+            let (step, position) = (self.next_step, self.position);
             let info = PassInfo { step, position, layer, phase: Phase::Decode, kind };
             let pass = LayerPass::new(info, top_k, experts).expect("traces of one shape");
             self.ready.push_back(pass);

@@ -145,11 +145,11 @@ fn passes_of_one_kind_run_together() {
     assert_eq!(
         steps,
         [
-            (0, normal, 2, 100),
-            (1, accept, 2, 200),
-            (2, normal, 1, 301),
-            (3, fallback, 4, 101),
-            (4, fallback, 2, 101),
+            (0, normal, 2, 0),
+            (1, accept, 2, 2),
+            (2, normal, 1, 4),
+            (3, fallback, 4, 5),
+            (4, fallback, 2, 5),
         ]
     );
     assert_eq!(summary.accepted_tokens, 2 + 2 + 1 + 2);

@@ -29,13 +29,13 @@ impl Iteration {
     /// Normal, spec-accept or spec-fallback.
     #[must_use]
     pub fn kind(&self) -> PassKind {
-        self.first().info.kind
+        self.last()[0].info.kind
     }
 
     /// Prompt or produced tokens.
     #[must_use]
     pub fn phase(&self) -> Phase {
-        self.first().info.phase
+        self.last()[0].info.phase
     }
 
     /// Tokens that the model produced in it (in a batch, of all sequences).
@@ -43,10 +43,6 @@ impl Iteration {
     pub fn accepted_tokens(&self) -> u64 {
         // Layers may be missing from a recorded trace: the first that is there tells.
         self.accepted_passes().next().map_or(0, |pass| pass.n_tokens() as u64)
-    }
-
-    fn first(&self) -> &LayerPass {
-        &self.steps[0][0]
     }
 
     fn last(&self) -> &[LayerPass] {
@@ -57,21 +53,20 @@ impl Iteration {
 /// Groups a typed trace into the iterations of its engine.
 ///
 /// The layer passes of one step are one forward pass. A step of kind
-/// [`SpecFallback`](PassKind::SpecFallback) and the next one at the same position are one
-/// iteration: the attempt whose draft was rejected, and the pass that ran again. Memory for
-/// two steps.
+/// [`SpecFallback`](PassKind::SpecFallback) at the position of the step before it is that one
+/// run again: the two are one iteration, and the tokens of the first do not count, however it
+/// is typed (a recorder cannot know yet that a draft will be rejected). Memory for two steps.
 pub struct Iterations<I> {
     input: I,
-    /// The first layer pass of the step after `held`, or of the next one.
+    /// The first layer pass of the next step.
     next: Option<LayerPass>,
-    held: Option<Vec<LayerPass>>,
     over: bool,
 }
 
 impl<I: Iterator<Item = Result<LayerPass, TraceError>>> Iterations<I> {
     /// The iterations of the trace that `input` gives in file order.
     pub fn new(input: I) -> Self {
-        Self { input, next: None, held: None, over: false }
+        Self { input, next: None, over: false }
     }
 
     fn step(&mut self) -> Result<Option<Vec<LayerPass>>, TraceError> {
@@ -91,21 +86,17 @@ impl<I: Iterator<Item = Result<LayerPass, TraceError>>> Iterations<I> {
     }
 
     fn iteration(&mut self) -> Result<Option<Iteration>, TraceError> {
-        let held = self.held.take();
-        let Some(first) = held.map_or_else(|| self.step(), |step| Ok(Some(step)))? else {
-            return Ok(None);
-        };
+        let Some(first) = self.step()? else { return Ok(None) };
+        let info = first[0].info;
         let mut steps = vec![first];
-        let info = steps[0][0].info;
-        if info.kind == PassKind::SpecFallback && info.phase == Phase::Decode {
-            let again = |step: &Vec<LayerPass>| {
-                let next = step[0].info;
-                (next.kind, next.phase, next.position) == (info.kind, info.phase, info.position)
-            };
-            match self.step()? {
-                Some(step) if again(&step) => steps.push(step),
-                other => self.held = other,
-            }
+        let again = self.next.as_ref().is_some_and(|next| {
+            let next = next.info;
+            next.kind == PassKind::SpecFallback
+                && next.position == info.position
+                && (next.phase, info.phase) == (Phase::Decode, Phase::Decode)
+        });
+        if again {
+            steps.extend(self.step()?);
         }
         Ok(Some(Iteration { steps }))
     }
@@ -150,12 +141,21 @@ mod tests {
             pass(3, 13, 2, SpecFallback),
             pass(4, 13, 1, SpecFallback),
             pass(5, 14, 1, Normal),
+            // Typed before its draft was rejected.
+            pass(6, 15, 2, SpecAccept),
+            pass(7, 15, 1, SpecFallback),
         ]);
         let told: Vec<_> =
             found.iter().map(|it| (it.kind(), it.steps().len(), it.accepted_tokens())).collect();
         assert_eq!(
             told,
-            [(SpecAccept, 1, 2), (SpecFallback, 2, 1), (SpecFallback, 2, 1), (Normal, 1, 1)]
+            [
+                (SpecAccept, 1, 2),
+                (SpecFallback, 2, 1),
+                (SpecFallback, 2, 1),
+                (Normal, 1, 1),
+                (SpecFallback, 2, 1),
+            ]
         );
         assert_eq!(found[1].accepted_passes().map(|pass| pass.info.step).collect::<Vec<_>>(), [2]);
         assert_eq!(found[1].passes().count(), 2);

@@ -95,7 +95,7 @@ impl ExpertUsage {
             return Err(TraceError::Text { line, reason });
         }
         if self.counts.len() > MAX_USAGE_EXPERTS {
-            return Err(TraceError::TooMany { line, what: "experts", limit: MAX_USAGE_EXPERTS });
+            return Err(TraceError::Exceeds { line, what: "experts", limit: MAX_USAGE_EXPERTS });
         }
         Ok(())
     }
