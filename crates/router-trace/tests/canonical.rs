@@ -428,3 +428,23 @@ fn foreign_rows_are_told() {
     let typed = read(&(pass(0) + &pass(4)), &options).unwrap();
     assert_eq!((typed.counts.missing_steps, typed.counts.normal), (3, 2));
 }
+
+/// However many runs are stale, the notices are few and all are counted.
+#[test]
+fn notices_are_bounded() {
+    let mut text = String::new();
+    for run in 0..100_u64 {
+        for token in 0..8 {
+            let step = 8 * run + token;
+            for layer in LAYERS {
+                let first = (run + u64::from(layer)) % 50;
+                let ids = [first, first + 1, first + 2, first + 3];
+                writeln!(text, r#"{{"step":{step},"layer":{layer},"experts":{ids:?}}}"#).unwrap();
+            }
+        }
+    }
+    let typed = read(&text, &hints()).unwrap();
+    assert_eq!((typed.counts.stale_runs, typed.notices.len()), (100, 64));
+    let first = Notice::StaleRoutes { line: 1, first_token: 0, last_token: 7, tokens: 8 };
+    assert_eq!(typed.notices[0], first);
+}

@@ -187,6 +187,26 @@ fn torn_anywhere() {
     assert_eq!(reader.torn().unwrap().records, passes.len() as u64);
 }
 
+/// A place before the tear can be gone to; one behind it is the tear.
+#[test]
+fn seeking_in_a_torn_file() {
+    let (passes, whole) = few_blocks();
+    let cut = &whole[..whole.len() / 2];
+    let mut reader = CompactReader::new(Cursor::new(cut), Tail::Tolerate).unwrap();
+    reader.seek_step(3).unwrap();
+    assert_eq!(reader.next().unwrap().unwrap(), passes[9]);
+    reader.seek_step(13).unwrap();
+    assert!(reader.next().is_none() && reader.torn().is_some());
+    // The reader goes back from there.
+    reader.seek_token(0).unwrap();
+    assert_eq!(reader.next().unwrap().unwrap(), passes[0]);
+    let mut strict = CompactReader::new(Cursor::new(cut), Tail::Strict).unwrap();
+    assert!(matches!(strict.seek_step(13), Err(TraceError::TornBlock { .. })));
+    assert!(strict.next().is_none());
+    strict.seek_step(0).unwrap();
+    assert_eq!(strict.next().unwrap().unwrap(), passes[0]);
+}
+
 /// One changed byte anywhere is told, whatever the tail may be.
 #[test]
 fn flipped_anywhere() {

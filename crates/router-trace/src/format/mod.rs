@@ -11,6 +11,20 @@
 //! | [`Waste`](Format::Waste) | `{"tok":0,"layers":[[5,0],[7,1]]}` | tokens; ids sorted, so no rank | [`canonical`](crate::canonical) |
 //! | [`Plain`](Format::Plain) | `{"step":0,"layer":1,"experts":[5,0]}` | steps, perhaps a header line | [`canonical`](crate::canonical) |
 //!
+//! ```
+//! use router_trace::format::{self, Format, OpenOptions};
+//!
+//! let text = "0 0 3 5:0.75 1:0.25\n1 0 4 2:0.50 7:0.50\n2 0 3 5:0.60 0:0.40\n3 0 4 7:0.90 1:0.10\n";
+//! let mut reader = format::open_bytes(text.as_bytes(), &OpenOptions::default())?;
+//! assert_eq!(reader.format(), Format::Colibri);
+//! assert_eq!(reader.header().shape.moe_layers, [3, 4]);
+//! let passes = reader.by_ref().collect::<Result<Vec<_>, _>>()?;
+//! assert_eq!(passes[3].experts(), [7, 1]);
+//! let summary = reader.summary().expect("the trace is over");
+//! assert_eq!(summary.canonical.unwrap().accepted_tokens, 2);
+//! # Ok::<(), router_trace::TraceError>(())
+//! ```
+//!
 //! Every reader is total: any bytes give passes and then an error with its place, never a
 //! panic, in memory bounded by one line, block or iteration. Text may be gzip-compressed.
 //! A usage file ([`ExpertUsage`]) is recognised and refused: it holds no routes.
