@@ -204,6 +204,133 @@ pub enum TraceError {
         /// Whole records before it.
         records: u64,
     },
+    /// A row of a foreign trace breaks a rule. Its `token` is the step that the row names,
+    /// or the 0-based number of the forward pass where rows name none.
+    #[error("line {line}: token {token} layer {layer} {fault}")]
+    Row {
+        /// The line.
+        line: u64,
+        /// The row's step.
+        token: u64,
+        /// The row's layer.
+        layer: u16,
+        /// The rule.
+        fault: crate::row_fault::RowFault,
+    },
+    /// A forward pass of a foreign trace lacks layers that the model has.
+    #[error(
+        "line {line}: token {token} has {found} of {expected} layers ({present}); \
+         layer {missing} is missing"
+    )]
+    MissingLayers {
+        /// The last line of the pass.
+        line: u64,
+        /// The pass's step.
+        token: u64,
+        /// Layers found.
+        found: usize,
+        /// Layers the model has.
+        expected: usize,
+        /// The first layers found, for people.
+        present: String,
+        /// The first layer that is missing.
+        missing: u16,
+    },
+    /// The last line of a foreign trace stops before its end: its writer died.
+    #[error("line {line}: torn: the last line is not whole; {records} whole records before")]
+    TornLine {
+        /// The line.
+        line: u64,
+        /// Whole records before it.
+        records: u64,
+    },
+    /// A line of a text format is not what the format says.
+    #[error("line {line}: {reason}")]
+    Text {
+        /// The line.
+        line: u64,
+        /// What was expected and what was found.
+        reason: String,
+    },
+    /// A file that holds how often each expert was used was given where routes are needed.
+    #[error("{format} holds counts, not routes: no trace can be read from it")]
+    CountsOnly {
+        /// The file's format.
+        format: &'static str,
+    },
+    /// The file's format carries no shape, and it cannot be read twice to find one.
+    #[error("the trace does not say its {field}, and it is no file to look it up in: give it")]
+    ShapeUnknown {
+        /// What must be given.
+        field: &'static str,
+    },
+    /// What was said of the model and what the trace says disagree, or two traces do.
+    #[error("{field} is {found}, not {expected}")]
+    ShapeMismatch {
+        /// What disagrees.
+        field: &'static str,
+        /// What was said.
+        expected: String,
+        /// What the trace says.
+        found: String,
+    },
+    /// A file holds more of something than is kept in memory.
+    #[error("line {line}: more than {limit} {what}")]
+    Exceeds {
+        /// The line.
+        line: u64,
+        /// What there is too much of.
+        what: &'static str,
+        /// The limit.
+        limit: usize,
+    },
+    /// A part of a compact file does not have the checksum that stands in it: bytes were
+    /// changed after it was written.
+    #[error(
+        "byte {offset}: the {part} has the checksum {computed:016x}, the file says {recorded:016x}"
+    )]
+    Checksum {
+        /// Where the part begins in the file.
+        offset: u64,
+        /// Which part.
+        part: &'static str,
+        /// The checksum in the file.
+        recorded: u64,
+        /// The checksum of the bytes.
+        computed: u64,
+    },
+    /// A compact file stops inside a frame or before its end record.
+    #[error(
+        "byte {offset}: torn: {needed} bytes are needed, {present} are there; \
+         {records} whole records before"
+    )]
+    TornBlock {
+        /// Where the frame begins in the file.
+        offset: u64,
+        /// Bytes that it needs.
+        needed: u64,
+        /// Bytes that there are.
+        present: u64,
+        /// Whole records before it.
+        records: u64,
+    },
+    /// A part of a compact file breaks the rules though its checksum is right.
+    #[error("byte {offset}: {reason}")]
+    Corrupt {
+        /// Where the part begins in the file.
+        offset: u64,
+        /// The rule and the numbers.
+        reason: String,
+    },
+    /// The error in `error` was met in a block of a compact file, whose lines are counted as
+    /// they would be in the JSONL form.
+    #[error("byte {offset}: block: as JSONL, {error}")]
+    InBlock {
+        /// Where the block begins in the file.
+        offset: u64,
+        /// What is wrong in it. Part of this error's text, so not its source.
+        error: Box<TraceError>,
+    },
     /// The recorder was asked for a buffer outside its limits.
     #[error("capacity_bytes is {value}, must be {min} to {max}")]
     Capacity {
@@ -221,8 +348,10 @@ impl TraceError {
     #[must_use]
     pub fn kind(&self) -> &'static str {
         match self {
+            Self::CountsOnly { .. } => "unsupported",
+            Self::Exceeds { .. } => "limit",
             Self::Io { .. } => "io",
-            Self::InFile { error, .. } => error.kind(),
+            Self::InFile { error, .. } | Self::InBlock { error, .. } => error.kind(),
             Self::UnsupportedVersion { .. } => "unsupported",
             Self::Capacity { .. } => "limit",
             _ => "trace-invalid",

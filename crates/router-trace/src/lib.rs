@@ -43,18 +43,26 @@
 //! # }
 //! ```
 //!
+//! [`format::open`] reads traces of any format, this project's two and other programs', and
+//! [`format::convert`] writes them in either of ours; [`canonical`] types the passes of
+//! programs that do not, and [`union`] merges traces into a batch.
+//!
 //! What it does not do: it knows no weights, no files but traces and no operating system;
-//! it does not decide what to cache, and it reads no other program's traces.
+//! it does not decide what to cache.
 #![forbid(unsafe_code)]
 
+pub mod canonical;
 mod error;
 pub mod format;
 mod ids;
 mod pass;
 mod recorder;
 mod route;
+mod row_fault;
+pub mod union;
 
 pub use error::TraceError;
+pub use format::compact::{CompactReader, CompactWriter};
 pub use format::jsonl::{
     Dropped, JsonlReader, JsonlWriter, Tail, TornTail, Trace, TraceHeader, TraceSummary, read_all,
 };
@@ -62,3 +70,4 @@ pub use ids::{ExpertId, ModelShape};
 pub use pass::{LayerPass, PassInfo};
 pub use recorder::{DEFAULT_CAPACITY_BYTES, MAX_CAPACITY_BYTES, MIN_CAPACITY_BYTES, Recorder};
 pub use route::{MAX_TOP_K, PassKind, Phase, Route};
+pub use row_fault::RowFault;

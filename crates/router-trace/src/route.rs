@@ -78,7 +78,8 @@ pub enum PassKind {
     Normal,
     /// A speculative pass whose draft tokens were accepted.
     SpecAccept,
-    /// The pass that runs again after a draft was rejected.
+    /// The pass that runs again after a draft was rejected, at the same position; or the
+    /// attempt itself, whose tokens are thrown away, where its writer knew how it ended.
     SpecFallback,
 }
 

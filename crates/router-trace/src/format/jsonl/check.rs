@@ -4,22 +4,27 @@ use crate::ids::ModelShape;
 use crate::pass::PassInfo;
 
 /// The rules that a record must keep, for the reader and the writer alike.
-pub(super) struct Checker {
+pub(crate) struct Checker {
     shape: ModelShape,
     last: Option<(u64, u16)>,
 }
 
 impl Checker {
-    pub(super) fn new(shape: ModelShape) -> Self {
+    pub(crate) fn new(shape: ModelShape) -> Self {
         Self { shape, last: None }
     }
 
-    pub(super) fn shape(&self) -> &ModelShape {
+    /// Forgets what came before: the next record may have any step.
+    pub(crate) fn restart(&mut self) {
+        self.last = None;
+    }
+
+    pub(crate) fn shape(&self) -> &ModelShape {
         &self.shape
     }
 
     /// Takes the record at `line` as the next one, or says which rule it breaks.
-    pub(super) fn accept(
+    pub(crate) fn accept(
         &mut self,
         line: u64,
         info: &PassInfo,
@@ -43,7 +48,7 @@ impl Checker {
         Ok(())
     }
 
-    pub(super) fn unknown_layer(&self, line: u64, layer: u64) -> TraceError {
+    pub(crate) fn unknown_layer(&self, line: u64, layer: u64) -> TraceError {
         TraceError::UnknownLayer { line, layer, known: self.shape.moe_layers.len() }
     }
 

@@ -4,7 +4,7 @@
 //! Both check a record by the same rules, so a file that [`JsonlWriter`] wrote is a file
 //! that [`JsonlReader`] takes.
 
-mod check;
+pub(crate) mod check;
 mod read;
 mod write;
 
@@ -42,7 +42,7 @@ pub struct TraceHeader {
 
 /// The header as it stands in the file.
 #[derive(Serialize, Deserialize)]
-struct RawHeader {
+pub(crate) struct RawHeader {
     format: String,
     version: u64,
     model: RawModel,
@@ -51,7 +51,7 @@ struct RawHeader {
 }
 
 #[derive(Serialize, Deserialize)]
-struct RawModel {
+pub(crate) struct RawModel {
     name: String,
     moe_layers: Vec<u16>,
     n_experts: u64,
@@ -75,7 +75,7 @@ impl TraceHeader {
     /// # Errors
     ///
     /// Names the field, its value and its range.
-    fn check(&self, line: u64) -> Result<(), TraceError> {
+    pub(crate) fn check(&self, line: u64) -> Result<(), TraceError> {
         let shape = &self.shape;
         let range = |field, value: u64, min, max| {
             if (min..=max).contains(&value) {
@@ -99,7 +99,7 @@ impl TraceHeader {
         range("created_by (bytes)", self.created_by.len() as u64, 0, most)
     }
 
-    fn to_raw(&self) -> RawHeader {
+    pub(crate) fn to_raw(&self) -> RawHeader {
         RawHeader {
             format: FORMAT_NAME.to_owned(),
             version: FORMAT_VERSION,
@@ -114,7 +114,7 @@ impl TraceHeader {
         }
     }
 
-    fn from_raw(raw: RawHeader, line: u64) -> Result<Self, TraceError> {
+    pub(crate) fn from_raw(raw: RawHeader, line: u64) -> Result<Self, TraceError> {
         let narrow = |field, value: u64| {
             u16::try_from(value).map_err(|_| TraceError::OutOfRange {
                 line,

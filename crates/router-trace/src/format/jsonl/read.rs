@@ -1,17 +1,15 @@
 use super::check::Checker;
 use super::write::{Dropped, TraceSummary};
-use super::{
-    FORMAT_NAME, FORMAT_VERSION, MAX_LINE_BYTES, MAX_TOKENS_PER_RECORD, RawEnd, RawHeader,
-    TraceHeader,
-};
+use super::{FORMAT_NAME, FORMAT_VERSION, MAX_TOKENS_PER_RECORD, RawEnd, RawHeader, TraceHeader};
 use crate::error::TraceError;
+use crate::format::line::Line;
 use crate::pass::{LayerPass, PassInfo};
 use crate::route::{MAX_TOP_K, PassKind, Phase};
 use serde::de::{Deserializer, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
 /// What to do with a file that stops without its end record.
@@ -108,7 +106,11 @@ impl<R: BufRead> JsonlReader<R> {
         Self::start(input, None, tail)
     }
 
-    fn start(mut input: R, path: Option<PathBuf>, tail: Tail) -> Result<Self, TraceError> {
+    pub(crate) fn start(
+        mut input: R,
+        path: Option<PathBuf>,
+        tail: Tail,
+    ) -> Result<Self, TraceError> {
         let mut line = Line::default();
         let header =
             read_header(&mut input, &mut line).map_err(|error| error.in_file(path.as_ref()))?;
@@ -206,44 +208,6 @@ impl<R: BufRead> Iterator for JsonlReader<R> {
     }
 }
 
-/// The current line; its buffer is reused.
-#[derive(Default)]
-struct Line {
-    bytes: Vec<u8>,
-    number: u64,
-    terminated: bool,
-    read_bytes: u64,
-}
-
-impl Line {
-    /// Reads the next line that is not blank; `false` at the end of the input.
-    fn next(&mut self, input: &mut impl BufRead, records: u64) -> Result<bool, TraceError> {
-        loop {
-            self.bytes.clear();
-            let read = input
-                .take(MAX_LINE_BYTES as u64 + 1)
-                .read_until(b'\n', &mut self.bytes)
-                .map_err(|source| {
-                    let bytes = self.read_bytes;
-                    TraceError::Io { operation: "read", records, bytes, source }
-                })?;
-            if read == 0 {
-                return Ok(false);
-            }
-            self.number += 1;
-            self.read_bytes += read as u64;
-            self.terminated = self.bytes.last() == Some(&b'\n');
-            if read > MAX_LINE_BYTES {
-                let line = self.number;
-                return Err(TraceError::LineTooLong { line, limit_bytes: MAX_LINE_BYTES });
-            }
-            if !self.bytes.trim_ascii().is_empty() {
-                return Ok(true);
-            }
-        }
-    }
-}
-
 fn read_header(input: &mut impl BufRead, line: &mut Line) -> Result<TraceHeader, TraceError> {
     /// What every version of the format has.
     #[derive(Deserialize)]
@@ -255,8 +219,7 @@ fn read_header(input: &mut impl BufRead, line: &mut Line) -> Result<TraceHeader,
         return Err(TraceError::NotATrace { line: 1, reason: "the file is empty".to_owned() });
     }
     let number = line.number;
-    // Editors of other systems put a byte order mark there.
-    let bytes = line.bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&line.bytes);
+    let bytes = line.text();
     let peek: Peek = serde_json::from_slice(bytes)
         .map_err(|error| TraceError::NotATrace { line: number, reason: error.to_string() })?;
     if peek.format.as_deref() != Some(FORMAT_NAME) {
