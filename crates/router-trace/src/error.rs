@@ -214,6 +214,42 @@ pub enum TraceError {
         /// Largest capacity in bytes.
         max: usize,
     },
+    /// A setting of an analysis is outside its limits.
+    #[error("setting `{name}` is {value}, must be {min} to {max}")]
+    Setting {
+        /// The setting.
+        name: &'static str,
+        /// The value asked for.
+        value: u64,
+        /// Smallest value allowed.
+        min: u64,
+        /// Largest value allowed.
+        max: u64,
+    },
+    /// A pass is not of the model that it is counted for.
+    #[error("step {step} layer {layer}: {field} is {value}, the model has {known} of them")]
+    ForeignPass {
+        /// The pass's step.
+        step: u64,
+        /// The pass's layer.
+        layer: u16,
+        /// What does not fit: `layer`, `expert` or `top_k`.
+        field: &'static str,
+        /// Its value.
+        value: u64,
+        /// Layers, experts a layer, or experts a token that the model has.
+        known: u64,
+    },
+    /// A route that is counted names one expert twice.
+    #[error("layer {layer} token {token}: expert {expert} twice in one route")]
+    RepeatedExpert {
+        /// The layer.
+        layer: u16,
+        /// The token among those counted of this layer and phase, from 0.
+        token: u64,
+        /// The expert.
+        expert: u16,
+    },
 }
 
 impl TraceError {
@@ -224,7 +260,7 @@ impl TraceError {
             Self::Io { .. } => "io",
             Self::InFile { error, .. } => error.kind(),
             Self::UnsupportedVersion { .. } => "unsupported",
-            Self::Capacity { .. } => "limit",
+            Self::Capacity { .. } | Self::Setting { .. } => "limit",
             _ => "trace-invalid",
         }
     }

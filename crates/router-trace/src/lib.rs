@@ -50,6 +50,7 @@
 mod error;
 pub mod format;
 mod ids;
+pub mod locality;
 mod pass;
 mod recorder;
 mod route;
