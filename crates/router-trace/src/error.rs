@@ -240,6 +240,14 @@ pub enum TraceError {
         /// Layers, experts a layer, or experts a token that the model has.
         known: u64,
     },
+    /// A figure or a page cannot be drawn.
+    #[error("plot `{title}`: {message}")]
+    Plot {
+        /// The title of the figure or page.
+        title: String,
+        /// What the library for it says.
+        message: String,
+    },
     /// A route that is counted names one expert twice.
     #[error("layer {layer} token {token}: expert {expert} twice in one route")]
     RepeatedExpert {
@@ -261,6 +269,7 @@ impl TraceError {
             Self::InFile { error, .. } => error.kind(),
             Self::UnsupportedVersion { .. } => "unsupported",
             Self::Capacity { .. } | Self::Setting { .. } => "limit",
+            Self::Plot { .. } => "report",
             _ => "trace-invalid",
         }
     }

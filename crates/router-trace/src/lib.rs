@@ -53,6 +53,7 @@ mod ids;
 pub mod locality;
 mod pass;
 mod recorder;
+pub mod report;
 mod route;
 
 pub use error::TraceError;

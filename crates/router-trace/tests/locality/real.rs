@@ -1,7 +1,7 @@
 //! Real traces against figures that other programs computed.
 
 use super::data::{DOMAINS, Real, domain, public, report};
-use router_trace::locality::{BatchStats, LocalityOptions, PhaseStats};
+use router_trace::locality::{BatchStats, LocalityOptions, PhaseStats, Reuse};
 
 fn close(got: f64, want: f64, tolerance: f64) {
     assert!((got - want).abs() <= tolerance, "{got} is not {want} within {tolerance}");
@@ -40,7 +40,7 @@ fn public_traces() {
         // Recency beyond popularity is near: within 16 tokens clear, within 64 gone. Use in
         // bursts leaves long gaps, so wide windows hold *less* than a shuffle would.
         let near = stats.reuse.iter().filter(|reuse| reuse.window_tokens <= 16);
-        assert!(near.map(|reuse| reuse.recency()).all(|recency| recency > 0.005), "{name}");
+        assert!(near.map(Reuse::recency).all(|recency| recency > 0.005), "{name}");
         let far = stats.reuse_within(64).unwrap().recency();
         assert!((-0.02..0.0).contains(&far), "{name}: {far}");
         let growth = stats.growth.unwrap();

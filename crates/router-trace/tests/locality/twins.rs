@@ -21,16 +21,19 @@ prop_compose! {
     }
 }
 
+/// In vain first, a prompt, and the routes of each layer's tokens.
+type Step = (bool, bool, Vec<Vec<Vec<u16>>>);
+
 /// A step: how many tokens, whether it is tried in vain first, whether it is a prompt,
 /// and the routes of each layer.
-fn step() -> impl Strategy<Value = (bool, bool, Vec<Vec<Vec<u16>>>)> {
+fn step() -> impl Strategy<Value = Step> {
     (1_usize..4).prop_flat_map(|tokens| {
         let layer = prop::collection::vec(route(), tokens);
         (any::<bool>(), prop::bool::weighted(0.2), prop::collection::vec(layer, LAYERS as usize))
     })
 }
 
-fn trace(steps: &[(bool, bool, Vec<Vec<Vec<u16>>>)]) -> (Real, Tokens, Tokens) {
+fn trace(steps: &[Step]) -> (Real, Tokens, Tokens) {
     let (mut decode, mut prefill) = (vec![Vec::new(); 2], vec![Vec::new(); 2]);
     let (mut passes, mut number, mut position) = (Vec::new(), 0, 0);
     for (in_vain, prompt, layers) in steps {
@@ -171,7 +174,7 @@ proptest! {
         a in prop::collection::vec(step(), 1..8), b in prop::collection::vec(step(), 1..8),
     ) {
         // Without prompts, so that step i of both is iteration i.
-        let decode = |steps: &[(bool, bool, Vec<Vec<Vec<u16>>>)]| -> Vec<_> {
+        let decode = |steps: &[Step]| -> Vec<_> {
             steps.iter().map(|(vain, _, layers)| (*vain, false, layers.clone())).collect()
         };
         let (a, b) = (decode(&a), decode(&b));
@@ -183,7 +186,7 @@ proptest! {
         let batch = BatchStats::count(&shape, streams).unwrap();
         let window = a.len().min(b.len());
         prop_assert_eq!(batch.iterations, window as u64);
-        let ids = |step: &(bool, bool, Vec<Vec<Vec<u16>>>)| -> HashSet<(usize, u16)> {
+        let ids = |step: &Step| -> HashSet<(usize, u16)> {
             let layers = step.2.iter().enumerate();
             layers.flat_map(|(layer, routes)| {
                 let drafts = if step.0 { vec![3, 4] } else { vec![] };
