@@ -81,8 +81,7 @@ fn bench(name: &str, layers: u16, n_experts: u16, top_k: u16) {
         let start = Instant::now();
         let options = LocalityOptions::default();
         let mut builder = LocalityBuilder::new(options).expect("the defaults are valid");
-        // `add` takes passes by value, as a reader gives them: the copy is in the time, and
-        // so is the second count for the merged figures.
+        // `add` takes passes by value, as a reader gives them: the copy is in the time.
         builder.add(name, &header, passes.iter().cloned().map(Ok)).expect("a valid trace");
         let report = builder.finish();
         measuring.push(start.elapsed().as_secs_f64());

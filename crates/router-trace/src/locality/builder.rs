@@ -52,6 +52,7 @@ pub struct LocalityBuilder {
 /// The counter of all traces run one after the other.
 enum Merged {
     Empty,
+    /// The traces so far, all of one shape.
     Same(Box<TraceCounter>),
     /// The traces are of models with different shapes.
     Mixed,
@@ -81,14 +82,17 @@ impl LocalityBuilder {
     /// # Errors
     ///
     /// The first error of `passes`, or a pass that is not of the header's model. The trace
-    /// is then not in the report, but the merged figures are spent: give up the builder.
+    /// is then not in the report, but the merged figures hold a part of it: give up the
+    /// builder.
     pub fn add<I>(&mut self, name: &str, header: &TraceHeader, passes: I) -> Result<(), TraceError>
     where
         I: IntoIterator<Item = Result<LayerPass, TraceError>>,
     {
         let shape = &header.shape;
         let mut counter = TraceCounter::new(shape, &self.options.windows)?;
-        self.merged.prepare(shape, &self.options)?;
+        if matches!(&self.merged, Merged::Same(merged) if merged.shape() != shape) {
+            self.merged = Merged::Mixed;
+        }
         for pass in passes {
             let pass = pass?;
             counter.push(&pass)?;
@@ -104,6 +108,10 @@ impl LocalityBuilder {
         let name = self.unused_name(name);
         let stats = self.stats(name, header, &counter);
         let top = summary::top_sets(&counter.decode, shape, &self.options);
+        if matches!(self.merged, Merged::Empty) {
+            // The first trace is not counted twice: its counter goes on.
+            self.merged = Merged::Same(Box::new(counter));
+        }
         self.traces.push((stats, shape.clone(), top));
         Ok(())
     }
@@ -200,19 +208,5 @@ impl LocalityBuilder {
         let numbered = (2_u64..).map(|n| format!("{name} ({n})"));
         let mut names = std::iter::once(name.to_owned()).chain(numbered);
         names.find(|name| !taken(name)).expect("numbers do not end")
-    }
-}
-
-impl Merged {
-    /// Makes room for another trace of this shape.
-    fn prepare(&mut self, shape: &ModelShape, options: &LocalityOptions) -> Result<(), TraceError> {
-        match self {
-            Self::Empty => {
-                *self = Self::Same(Box::new(TraceCounter::new(shape, &options.windows)?));
-            }
-            Self::Same(counter) if counter.shape() != shape => *self = Self::Mixed,
-            Self::Same(_) | Self::Mixed => {}
-        }
-        Ok(())
     }
 }

@@ -2,7 +2,7 @@
 
 /// The longest product that is multiplied out; beyond it logarithms of factorials are
 /// faster and as good to nine digits.
-const PRODUCT_TERMS: u64 = 256;
+const PRODUCT_TERMS: u64 = 32;
 
 /// The probability that `drawn` items taken at random, without replacement, from
 /// `population` hold none of its `marked` ones: C(population - marked, drawn) /
@@ -45,7 +45,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn both_ways_agree(population in 600_u64..100_000, a in 257_u64..300, b in 257_u64..300) {
+        fn both_ways_agree(population in 600_u64..100_000, a in 33_u64..300, b in 33_u64..300) {
             let product: f64 =
                 (0..a).map(|i| (population - b - i) as f64 / (population - i) as f64).product();
             let got = none_drawn(population, a, b);

@@ -11,8 +11,8 @@
 //! A *selection* is one expert chosen by one token at one layer. Decode and prefill are
 //! counted apart, each with its own tokens, so a prompt is never the past of an answer.
 //! Of speculative passes only accepted tokens count: a [`SpecFallback`] pass at the
-//! position where the pass before it (same layer) began takes that pass's place. See
-//! [`PhaseStats::superseded_tokens`].
+//! position where the pass before it (same layer) began takes that pass's place, however
+//! that one is typed. See [`PhaseStats::superseded_tokens`].
 //!
 //! A trace is one stream: windows run on where a sequence ends and the next begins, as a
 //! cache does. Merged figures are those of the traces run one after the other.

@@ -42,7 +42,9 @@ fn trace(steps: &[Step]) -> (Real, Tokens, Tokens) {
         let phase = if *prompt { Phase::Prefill } else { Phase::Decode };
         for attempt in 0..=u8::from(in_vain) {
             for (layer, routes) in (0..).zip(layers) {
-                let kind = if attempt == 1 { PassKind::SpecFallback } else { PassKind::Normal };
+                // The attempt itself may or may not be typed as one.
+                let typed = attempt == 1 || (in_vain && tokens == 2);
+                let kind = if typed { PassKind::SpecFallback } else { PassKind::Normal };
                 let mut flat = routes.concat();
                 if in_vain && attempt == 0 {
                     flat.extend([3, 4]); // the rejected draft
