@@ -30,7 +30,8 @@ impl Spread {
     }
 }
 
-/// Locality of one or more traces. Serialises with the field names below; a figure that
+/// Locality of one or more traces. Serialises with the field names below, which `REPORT.md`
+/// beside this crate explains with the definitions; a figure that
 /// does not exist (no tokens, no whole window) is `null` or absent from its list, never
 /// zero.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]

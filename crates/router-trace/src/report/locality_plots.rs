@@ -64,8 +64,11 @@ pub fn locality_page(report: &LocalityReport) -> Page {
         overlap.figures.extend(overlap_matrix(report).map(Into::into));
         page = page.section(overlap.table(table));
     }
-    if let Some(table) = take("batch") {
-        page = page.section(Section::new("Batches").table(table));
+    let shared: Vec<Table> = take("shared_passes").into_iter().chain(take("batch")).collect();
+    if !shared.is_empty() {
+        let mut section = Section::new("Shared reads");
+        section.tables = shared;
+        page = page.section(section);
     }
     page
 }

@@ -19,6 +19,7 @@ const PAPER_WINDOWS: [u32; 3] = [1, 8, 64];
 /// | `reuse` | a window of a trace |
 /// | `top_share` | a size of the busiest set of a trace |
 /// | `overlap` | a size of the busiest set of two traces, or of one trace's halves |
+/// | `shared_passes` | what the tokens of a trace's wider passes share |
 /// | `batch` | a number of traces decoded together |
 /// | `warnings` | something to know about a trace |
 /// | `layers` | a layer of a trace |
@@ -33,6 +34,7 @@ pub fn locality_tables(report: &LocalityReport) -> Vec<Table> {
         reuse(report),
         top_share(report),
         overlap(report),
+        shared_passes(report),
         batch(report),
         warnings(report),
         layers(report),
@@ -257,6 +259,39 @@ fn overlap(report: &LocalityReport) -> Table {
         if let Some(halves) = &trace.decode.halves {
             let b = format!("its tokens after {}", halves.first_tokens);
             rows(&trace.name, &b, &halves.sizes);
+        }
+    }
+    table
+}
+
+fn shared_passes(report: &LocalityReport) -> Table {
+    let mut table = Table::new(
+        "shared_passes",
+        "Tokens of one pass",
+        "Passes of more than one token (prompts, accepted drafts): their selections, and the \
+         different experts of each pass, which is what must be read.",
+        columns(&[
+            ("trace", "trace"),
+            ("phase", "phase"),
+            ("passes", "layer passes"),
+            ("tokens", "tokens"),
+            ("selections", "selections"),
+            ("distinct", "different experts"),
+            ("dedup", "selections / different"),
+        ]),
+    );
+    for trace in everyone(report) {
+        for (phase, stats) in phases(trace) {
+            let Some(shared) = &stats.shared_passes else { continue };
+            table.push(vec![
+                trace.name.as_str().into(),
+                phase.into(),
+                shared.passes.into(),
+                shared.tokens.into(),
+                shared.selections.into(),
+                shared.distinct.into(),
+                number(shared.dedup),
+            ]);
         }
     }
     table

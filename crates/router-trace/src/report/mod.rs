@@ -25,6 +25,7 @@
 
 mod chart;
 mod csv;
+mod dot;
 mod html;
 mod locality_plots;
 mod locality_tables;

@@ -6,7 +6,7 @@ pub(super) type Colour = (u8, u8, u8);
 /// Axes, grid and text. A page's style sheet replaces it for text.
 pub(super) const NEUTRAL: Colour = (0x7c, 0x82, 0x8a);
 
-/// Series in their order; more series than colours begin again.
+/// Series in their order; more series than colours begin again, with other dots.
 const SERIES: [Colour; 8] = [
     (0x2f, 0x7f, 0xd0), // blue
     (0xd0, 0x6a, 0x1a), // orange
@@ -20,6 +20,11 @@ const SERIES: [Colour; 8] = [
 
 pub(super) fn series(at: usize) -> Colour {
     SERIES[at % SERIES.len()]
+}
+
+/// How often the colours have begun again before this series.
+pub(super) fn round(at: usize) -> usize {
+    at / SERIES.len()
 }
 
 /// Text as it is drawn: at most `most` characters, the rest an ellipsis; characters that

@@ -1,6 +1,7 @@
 //! Charts as SVG, through plotters.
 
 use super::chart::{Axis, Chart, Mark, Scale, Series};
+use super::dot::{Dot, Look};
 use super::palette::{self, Colour, NEUTRAL, clean};
 use crate::error::TraceError;
 use plotters::coord::Shift;
@@ -94,22 +95,21 @@ where
         .x_label_formatter(&|value| tick(*value))
         .y_label_formatter(&|value| tick(*value))
         .draw()?;
-    for (series, colour) in coloured(chart) {
+    for (series, look) in coloured(chart) {
         let points: Vec<_> = chart.shown(series).collect();
-        let line = |width| ShapeStyle::from(colour).stroke_width(width);
+        let line = |width| ShapeStyle::from(look.colour).stroke_width(width);
         match series.mark {
             Mark::Faint => {
-                let pale = ShapeStyle::from(colour.mix(0.45)).stroke_width(1);
+                let pale = ShapeStyle::from(look.colour.mix(0.45)).stroke_width(1);
                 context.draw_series(LineSeries::new(points, pale))?;
             }
             Mark::Dashed => {
                 context.draw_series(DashedLineSeries::new(points, 6, 4, line(2)))?;
             }
             Mark::Line | Mark::Dotted => {
-                let dot = |&at: &(f64, f64)| Circle::new(at, 3, colour.filled());
                 // A line of one point is nothing.
                 if series.mark == Mark::Dotted || points.len() == 1 {
-                    context.draw_series(points.iter().map(dot))?;
+                    context.draw_series(points.iter().map(|&at| Dot { at, look }))?;
                 }
                 context.draw_series(LineSeries::new(points, line(2)))?;
             }
@@ -118,36 +118,39 @@ where
     Ok(())
 }
 
-/// Each series with its colour. A comparison has that of the series before it.
-fn coloured(chart: &Chart) -> impl Iterator<Item = (&Series, RGBColor)> {
+/// Each series with its look. A comparison has that of the series before it.
+fn coloured(chart: &Chart) -> impl Iterator<Item = (&Series, Look)> {
     let mut next = 0;
     chart.series.iter().map(move |series| {
         let at = match series.mark {
-            Mark::Faint => return (series, colour(NEUTRAL)),
+            Mark::Faint => return (series, Look { colour: colour(NEUTRAL), round: 0 }),
             Mark::Dashed => usize::saturating_sub(next, 1),
             Mark::Line | Mark::Dotted => {
                 next += 1;
                 next - 1
             }
         };
-        (series, colour(palette::series(at)))
+        (series, Look { colour: colour(palette::series(at)), round: palette::round(at) })
     })
 }
 
 fn draw_legend<'a>(area: &Area<'a>, chart: &Chart) -> Drawn<'a> {
     let named: Vec<_> = coloured(chart).filter(|(series, _)| !series.name.is_empty()).collect();
-    for (row, (series, colour)) in (0..).zip(named.iter().take(LEGEND_ROWS)) {
+    for (row, (series, look)) in (0..).zip(named.iter().take(LEGEND_ROWS)) {
         let y = 16 + row * LEGEND_ROW;
         let dashes: &[(i32, i32)] = match series.mark {
             Mark::Dashed => &[(0, 6), (10, 16), (20, 24)],
             _ => &[(0, 24)],
         };
         let style = match series.mark {
-            Mark::Faint => ShapeStyle::from(colour.mix(0.45)).stroke_width(1),
-            _ => ShapeStyle::from(colour).stroke_width(2),
+            Mark::Faint => ShapeStyle::from(look.colour.mix(0.45)).stroke_width(1),
+            _ => ShapeStyle::from(look.colour).stroke_width(2),
         };
         for &(from, to) in dashes {
             area.draw(&PathElement::new(vec![(from, y), (to, y)], style))?;
+        }
+        if series.mark == Mark::Dotted {
+            area.draw(&Dot { at: (12, y), look: *look })?;
         }
         let name = clean(&series.name, LABEL_CHARS);
         area.draw_text(&name, &text_style(15, HPos::Left), (30, y))?;

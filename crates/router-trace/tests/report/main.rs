@@ -61,17 +61,46 @@ fn a_chart_has_axes_units_series_and_legend() {
     {
         assert!(texts.iter().any(|text| text == want), "{want} in {texts:?}");
     }
-    // A line and its place in the legend, of the first colour; its dots; a dashed comparison
-    // of the same colour in pieces.
+    // A line and its place in the legend, of the first colour; its dots, one in the legend; a
+    // dashed comparison of the same colour in pieces.
     let first = ("stroke", "#2F7FD0");
     let dots = count(&svg, "circle", ("fill", "#2F7FD0"));
-    assert_eq!(dots, 3);
+    assert_eq!(dots, 4);
     assert!(count(&svg, "polyline", first) > 5, "dashes");
     assert_eq!(count(&svg, "polyline", ("stroke", "#D06A1A")), 2);
     assert_eq!(count(&svg, "polyline", ("opacity", "0.45")), 2);
     for outside in ["href", "src=", "url(", "<script", "<style", "<image"] {
         assert!(!svg.contains(outside), "{outside}");
     }
+}
+
+#[test]
+fn many_series_stay_apart() {
+    let line = |n: i32| vec![(1.0, f64::from(n)), (2.0, f64::from(n + 1))];
+    let mut chart = Chart::new("many", Axis::linear("x"), Axis::linear("y"));
+    for n in 0..30 {
+        chart = chart.with(Series::new(&format!("series {n}"), Mark::Dotted, line(n)));
+    }
+    let svg = chart.to_svg().unwrap();
+    // The ninth has the first one's colour and another shape: two dots and the legend's.
+    assert_eq!(count(&svg, "circle", ("fill", "#2F7FD0")), 3);
+    assert_eq!(count(&svg, "polygon", ("fill", "#2F7FD0")), 3);
+    let texts = texts(&svg);
+    assert!(texts.contains(&"series 19".to_owned()) && texts.contains(&"and 10 more".to_owned()));
+    assert!(!texts.contains(&"series 20".to_owned()));
+}
+
+#[test]
+fn tokens_of_one_pass_have_a_table() {
+    let info = PassInfo { phase: Phase::Prefill, ..decode(0, 0) };
+    let pass = LayerPass::new(info, 2, vec![0, 1, 1, 2, 0, 1]).unwrap();
+    let trace = Real { header: header("prompt", 1, 8, 2), passes: vec![pass] };
+    let report = report(&[("prompt", &trace)], LocalityOptions::default());
+    let tables = locality_tables(&report);
+    let table = tables.iter().find(|table| table.name == "shared_passes").unwrap();
+    let row: Vec<_> = table.rows[0].iter().map(router_trace::report::Cell::shown).collect();
+    assert_eq!(row, ["prompt", "prefill", "1", "3", "6", "3", "2.000"]);
+    assert!(locality_page(&report).to_html().unwrap().contains("prompt (prefill)"));
 }
 
 #[test]
@@ -119,7 +148,7 @@ fn the_page_has_the_papers_plots() {
         assert!(matrix.contains(&cell.to_owned()), "{cell} in {matrix:?}");
     }
     for heading in
-        ["Summary", "Reuse", "Concentration", "Coverage", "Overlap between traces", "Batches"]
+        ["Summary", "Reuse", "Concentration", "Coverage", "Overlap between traces", "Shared reads"]
     {
         assert!(html.contains(&format!("<h2>{heading}</h2>")), "{heading}");
     }
