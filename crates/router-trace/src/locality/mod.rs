@@ -44,7 +44,6 @@ mod zipf;
 pub use batch::{BatchStats, BatchStep};
 pub use builder::LocalityBuilder;
 pub use concentration::{TopShare, effective_experts};
-pub use counter::TraceCounter;
 pub use coverage::{Growth, GrowthPoint};
 pub use options::{LocalityOptions, MAX_CURVE_POINTS, MAX_LIST, MAX_WINDOW_TOKENS};
 pub use overlap::{Jaccard, PairOverlap, SplitOverlap, random_jaccard};

@@ -38,14 +38,14 @@ impl LocalityOptions {
     ///
     /// # Errors
     ///
-    /// [`TraceError::Setting`] names the list that is empty or too long, or the entry that
+    /// [`TraceError::SettingRange`] names the list that is empty or too long, or the entry that
     /// is outside its range.
     pub fn checked(mut self) -> Result<Self, TraceError> {
         let range = |name, value: u64, min, max| {
             if (min..=max).contains(&value) {
                 Ok(())
             } else {
-                Err(TraceError::Setting { name, value, min, max })
+                Err(TraceError::SettingRange { name, value, min, max })
             }
         };
         for &window in &self.windows {
@@ -77,7 +77,7 @@ mod tests {
         assert_eq!(options.checked().unwrap().windows, [1, 8]);
         for bad in [vec![], vec![0], vec![MAX_WINDOW_TOKENS + 1], vec![1; MAX_LIST + 1]] {
             let options = LocalityOptions { windows: bad, ..LocalityOptions::default() };
-            assert!(matches!(options.checked(), Err(TraceError::Setting { .. })));
+            assert!(matches!(options.checked(), Err(TraceError::SettingRange { .. })));
         }
         let options = LocalityOptions { curve_points: 1, ..LocalityOptions::default() };
         let text = options.checked().unwrap_err().to_string();

@@ -22,7 +22,7 @@ impl Places {
         let (experts, max) = (shape.total_experts(), MAX_COUNTED_EXPERTS as u64);
         if !(1..=MAX_COUNTED_EXPERTS).contains(&experts) {
             let name = "experts of the model";
-            return Err(TraceError::Setting { name, value: experts as u64, min: 1, max });
+            return Err(TraceError::SettingRange { name, value: experts as u64, min: 1, max });
         }
         let highest = shape.moe_layers.iter().max().copied().unwrap_or(0);
         let mut place = vec![NO_PLACE; usize::from(highest) + 1];
