@@ -29,6 +29,50 @@ pub enum TraceError {
         /// What is wrong in it. Part of this error's text, so not its source.
         error: Box<TraceError>,
     },
+    /// A setting of an analysis is outside its limits.
+    #[error("setting `{name}` is {value}, must be {min} to {max}")]
+    SettingRange {
+        /// The setting.
+        name: &'static str,
+        /// The value asked for.
+        value: u64,
+        /// Smallest value allowed.
+        min: u64,
+        /// Largest value allowed.
+        max: u64,
+    },
+    /// A pass is not of the model that it is counted for.
+    #[error("step {step} layer {layer}: {field} is {value}, the model has {known} of them")]
+    ForeignPass {
+        /// The pass's step.
+        step: u64,
+        /// The pass's layer.
+        layer: u16,
+        /// What does not fit: `layer`, `expert` or `top_k`.
+        field: &'static str,
+        /// Its value.
+        value: u64,
+        /// Layers, experts a layer, or experts a token that the model has.
+        known: u64,
+    },
+    /// A figure or a page cannot be drawn.
+    #[error("plot `{title}`: {message}")]
+    Plot {
+        /// The title of the figure or page.
+        title: String,
+        /// What the library for it says.
+        message: String,
+    },
+    /// A route that is counted names one expert twice.
+    #[error("layer {layer} token {token}: expert {expert} twice in one route")]
+    RepeatedExpert {
+        /// The layer.
+        layer: u16,
+        /// The token among those counted of this layer and phase, from 0.
+        token: u64,
+        /// The expert.
+        expert: u16,
+    },
     /// The first line is not a trace header.
     #[error("line {line}: no trace header: {reason}")]
     NotATrace {
@@ -350,6 +394,8 @@ impl TraceError {
         match self {
             Self::CountsOnly { .. } => "unsupported",
             Self::Exceeds { .. } => "limit",
+            Self::SettingRange { .. } => "limit",
+            Self::Plot { .. } => "report",
             Self::Io { .. } => "io",
             Self::InFile { error, .. } | Self::InBlock { error, .. } => error.kind(),
             Self::UnsupportedVersion { .. } => "unsupported",

@@ -5,6 +5,9 @@
 //! ever making it wait and writes them to a [`JsonlWriter`]'s file; a [`JsonlReader`]
 //! gives them back, and says exactly what is wrong with a file that is not a trace.
 //!
+//! [`locality`] measures how a trace reuses its experts; [`report`] shows that, and what a
+//! simulator finds, as text, CSV, plots and a page.
+//!
 //! ```
 //! use router_trace::{
 //!     DEFAULT_CAPACITY_BYTES, JsonlReader, JsonlWriter, ModelShape, PassInfo, PassKind, Phase,
@@ -55,8 +58,10 @@ pub mod canonical;
 mod error;
 pub mod format;
 mod ids;
+pub mod locality;
 mod pass;
 mod recorder;
+pub mod report;
 mod route;
 mod row_fault;
 pub mod union;
