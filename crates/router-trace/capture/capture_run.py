@@ -138,7 +138,9 @@ def read_prompt(path: str) -> str:
         raise CaptureError(f"{path}: no UTF-8 at byte {error.start}") from None
 
 
-def capture(engine: Engine, prompt: Sequence[int], args: argparse.Namespace, out: TraceWriter) -> int:
+def capture(
+    engine: Engine, prompt: Sequence[int], args: argparse.Namespace, out: TraceWriter
+) -> int:
     """Runs prompt and decode and writes the trace; returns how many tokens were decoded.
 
     Every forward pass has a step, whether it is written or not, so a trace with and one

@@ -144,7 +144,9 @@ def packages():
         import torch
         import transformers
     except ImportError as error:
-        raise CaptureError(f"{error}: install the packages of requirements-transformers.txt") from None
+        raise CaptureError(
+            f"{error}: install the packages of requirements-transformers.txt"
+        ) from None
     version = tuple(int(part) for part in transformers.__version__.split(".")[:2])
     if version < OLDEST:
         wanted = ".".join(map(str, OLDEST))

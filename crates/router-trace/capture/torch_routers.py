@@ -9,6 +9,7 @@ Routers differ by family and by version of transformers. Three forms of output a
   logits alone are an error, because a guess would write a wrong trace.
 """
 
+import itertools
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -18,7 +19,9 @@ from torch import Tensor, nn
 
 from trace_writer import MAX_TOP_K, CaptureError, Routes
 
-LAYER = re.compile(r"^(?P<stem>.*?)\b(?:layers|blocks|h)\.(?P<layer>\d+)\.(?:.+\.)?(?:gate|router)$")
+LAYER = re.compile(
+    r"^(?P<stem>.*?)\b(?:layers|blocks|h)\.(?P<layer>\d+)\.(?:.+\.)?(?:gate|router)$"
+)
 ROUTER_CLASS = re.compile(r"Router|TopK|MoE\w*Gate")
 
 # Families whose MoE layer computes topk(softmax(logits)) itself, read in transformers 4.57.
@@ -65,12 +68,12 @@ def find_routers(model: nn.Module, config: object, stem: str | None = None) -> l
         found.setdefault(match["stem"], []).append(router)
     if not found:
         raise CaptureError(
-            f"no MoE layers in {type(model).__name__}: no module `gate` or `router` beside `experts`"
+            f"no MoE layers in {type(model).__name__}: no `gate` or `router` beside `experts`"
         )
     if len(found) > 1:
         raise CaptureError(f"MoE layers under {sorted(found)}: choose one with --stem")
     routers = sorted(next(iter(found.values())), key=lambda router: router.layer)
-    for one, other in zip(routers, routers[1:]):
+    for one, other in itertools.pairwise(routers):
         if one.layer == other.layer:
             raise CaptureError(f"two routers in one layer: {one.name} and {other.name}")
         if one.n_experts != other.n_experts:
@@ -122,7 +125,9 @@ def routes(
     ids = [
         t.reshape(tokens, -1)
         for t in tensors
-        if not (t.is_floating_point() or t.dtype == torch.bool) and t.dim() > 1 and rows(t) == tokens
+        if not (t.is_floating_point() or t.dtype == torch.bool)
+        and t.dim() > 1
+        and rows(t) == tokens
     ]
     ids = [t for t in ids if t.shape[1] <= MAX_TOP_K]
     logits = [t for t in floats if t.shape[1] == router.n_experts]

@@ -76,7 +76,9 @@ def main() -> None:
         writer.add_tensor(f"{ours}.weight", take(f"{hub}.weight"))
     for layer in range(config["num_hidden_layers"]):
         for hub, ours in LAYER_TENSORS.items():
-            writer.add_tensor(f"blk.{layer}.{ours}.weight", take(f"model.layers.{layer}.{hub}.weight"))
+            writer.add_tensor(
+                f"blk.{layer}.{ours}.weight", take(f"model.layers.{layer}.{hub}.weight")
+            )
         for part in ("gate", "up", "down"):
             stack = [
                 take(f"model.layers.{layer}.mlp.experts.{expert}.{part}_proj.weight")
