@@ -5,7 +5,8 @@ Watches the evaluation of the graph through llama.cpp's own callback (no patched
 decodes one prompt, and writes the format described in ../FORMAT.md: one record a layer and
 forward pass, the passes over the prompt only with --prefill.
 
-  capture_llamacpp.py Qwen3-30B-A3B-Q4_K_M.gguf --prompt-file code.txt --new-tokens 1000 --out a.jsonl
+  capture_llamacpp.py Qwen3-30B-A3B-Q4_K_M.gguf --prompt-file code.txt --new-tokens 1000 \\
+    --out a.jsonl
 """
 
 import argparse

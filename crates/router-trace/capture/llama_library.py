@@ -7,6 +7,7 @@ below, which the package links but does not declare, are declared here.
 import ctypes
 import importlib
 from ctypes import Structure, c_bool, c_char_p, c_int, c_int64, c_size_t, c_void_p
+from typing import Any
 
 from trace_writer import CaptureError
 
@@ -31,7 +32,7 @@ class TensorHead(Structure):
 
 
 # Name: (result, arguments).
-GGML = {
+GGML: dict[str, tuple[Any, list[Any]]] = {
     "ggml_get_name": (c_char_p, [c_void_p]),
     "ggml_nelements": (c_int64, [c_void_p]),
     "ggml_nbytes": (c_size_t, [c_void_p]),

@@ -11,7 +11,7 @@ Routers differ by family and by version of transformers. Three forms of output a
 
 import itertools
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -32,7 +32,10 @@ SOFTMAX_TOP_K = frozenset(
 
 # How a router turns logits into scores: the one that gives the weights that the model computed
 # is the one it used.
-SCORES = (torch.sigmoid, lambda logits: logits.softmax(-1))
+SCORES: tuple[Callable[[Tensor], Tensor], ...] = (
+    torch.sigmoid,
+    lambda logits: logits.softmax(-1),
+)
 BIASES = ("e_score_correction_bias", "expert_bias")
 
 
@@ -186,8 +189,9 @@ def scores_of(
     if dense:
         logits = dense[0].float()
     else:
-        rows = hidden.detach().reshape(-1, hidden.shape[-1]).float()
-        logits = nn.functional.linear(rows, router.module.weight.detach().float())
+        vectors = hidden.detach().reshape(-1, hidden.shape[-1]).float()
+        matrix = router.module.get_parameter("weight").detach().float()
+        logits = nn.functional.linear(vectors, matrix)
     share = weights / weights.sum(-1, keepdim=True)
     for function in SCORES:
         chosen = function(logits).gather(1, ids)

@@ -14,6 +14,9 @@ TOOLS = HERE.parent
 QWEN = TOOLS.parents[1] / "engine-example/tests/fixtures/qwen3moe-f32"
 DEEPSEEK = HERE / "fixtures/deepseek-v3-noqlora-f16"
 
+# The tools are files, not a package: a test finds their modules as they find each other.
+sys.path.insert(0, str(TOOLS))
+
 Key = tuple[int, int]
 """(layer, position)"""
 

@@ -18,6 +18,9 @@ import numpy as np
 
 from common import HERE, QWEN, Trace, golden_routes, prompt_of, read_trace, scratch, tool
 
+from llama_library import Library
+from llama_routes import RouteTap
+
 TOOL = "capture_llamacpp.py"
 LAYERS = 4
 
@@ -98,10 +101,6 @@ class Tap(WithGguf):
     """The callback alone, driven by llama.cpp through the package."""
 
     def test_rows_outside_a_pass_of_ours_are_dropped(self):
-        sys.path.insert(0, str(HERE.parent))
-        from llama_library import Library
-        from llama_routes import RouteTap
-
         library = Library()
         # Kept to the end of the process, for llama.cpp keeps the address.
         type(self).quiet = library.llama_log_callback(lambda level, text, data: None)

@@ -19,6 +19,9 @@ from safetensors.torch import load_file
 
 from common import DEEPSEEK, QWEN, Trace, golden_routes, prompt_of, read_trace, scratch, tool
 
+import torch_routers
+from trace_writer import CaptureError
+
 TOOL = "capture_transformers.py"
 EXACT = ["--dtype", "float32", "--attention", "eager", "--threads", "1"]
 
@@ -193,6 +196,61 @@ def routes_from_logits(model, prompt: str, top_k: int) -> dict[tuple[int, int], 
         for pos, row in enumerate(logits.topk(top_k).indices.tolist()):
             expected[index, pos] = row
     return expected
+
+
+class Forms(unittest.TestCase):
+    """What routers return, without a model around them."""
+
+    @staticmethod
+    def router(**parts: torch.Tensor) -> torch_routers.RouterModule:
+        module = torch.nn.Linear(2, 4, bias=False)
+        for name, value in parts.items():
+            module.register_buffer(name, value)
+        return torch_routers.RouterModule(0, "layers.0.gate", module, torch.nn.Module(), 4)
+
+    HIDDEN = torch.zeros(1, 2)
+    LOGITS = torch.tensor([[0.1, 0.4, 0.2, 0.3]])
+
+    def routes(self, family: str, output: object, **parts: torch.Tensor) -> list[list[int]]:
+        return torch_routers.routes(self.router(**parts), family, 2, self.HIDDEN, output)
+
+    def test_logits_alone_are_read_of_known_families_only(self):
+        self.assertEqual(self.routes("qwen3_moe", self.LOGITS), [[1, 3]])
+        with self.assertRaisesRegex(CaptureError, r"model_type new\) returned .*float32\[1, 4\]"):
+            self.routes("new", self.LOGITS)
+
+    def test_ids_are_sorted_by_weight_or_by_a_score_for_every_expert(self):
+        ids = torch.tensor([[2, 1]])
+        self.assertEqual(self.routes("new", (ids, torch.tensor([[0.3, 0.7]]))), [[1, 2]])
+        self.assertEqual(self.routes("new", (ids, self.LOGITS)), [[1, 2]])
+        self.assertEqual(self.routes("new", ids), [[2, 1]])
+
+    def test_a_bias_of_selection_orders_and_its_scores_must_be_known(self):
+        ids, bias = torch.tensor([[1, 3]]), torch.tensor([0.0, 0.0, 0.0, 1.0])
+        for score in (torch.sigmoid, lambda logits: logits.softmax(-1)):
+            weights = score(self.LOGITS).gather(1, ids) * 2.5
+            output = (self.LOGITS, weights, ids)
+            self.assertEqual(self.routes("new", output), [[1, 3]])
+            self.assertEqual(self.routes("new", output, e_score_correction_bias=bias), [[3, 1]])
+        strange = (self.LOGITS, torch.tensor([[0.9, 0.1]]), ids)
+        with self.assertRaisesRegex(CaptureError, "scores of an unknown kind"):
+            self.routes("new", strange, e_score_correction_bias=bias)
+
+    def test_experts_in_two_parts_of_a_model_need_a_choice(self):
+        def part() -> torch.nn.Module:
+            block = torch.nn.Module()
+            block.gate, block.experts = torch.nn.Linear(2, 4), torch.nn.ModuleList()
+            layer = torch.nn.Module()
+            layer.mlp = block
+            tower = torch.nn.Module()
+            tower.layers = torch.nn.ModuleList([layer])
+            return tower
+
+        model = torch.nn.ModuleDict({"text": part(), "vision": part()})
+        with self.assertRaisesRegex(CaptureError, "text.*vision.*--stem"):
+            torch_routers.find_routers(model, None)
+        names = [router.name for router in torch_routers.find_routers(model, None, "text")]
+        self.assertEqual(names, ["text.layers.0.mlp.gate"])
 
 
 class Interrupted(unittest.TestCase):
