@@ -43,17 +43,23 @@
 //! # }
 //! ```
 //!
-//! What it does not do: it knows no weights, no files but traces and no operating system;
-//! it does not decide what to cache, and it reads no other program's traces.
+//! [`Accesses`] is a trace as policies see it; [`policy`] holds the replacement policies that
+//! replay it, which are the objects that a live tier runs.
+//!
+//! What it does not do: it knows no weights, no files but traces and no operating system,
+//! and it reads no other program's traces.
 #![forbid(unsafe_code)]
 
+mod accesses;
 mod error;
 pub mod format;
 mod ids;
 mod pass;
+pub mod policy;
 mod recorder;
 mod route;
 
+pub use accesses::{Accesses, Demand, KeySpace, MAX_ACCESSES};
 pub use error::TraceError;
 pub use format::jsonl::{
     Dropped, JsonlReader, JsonlWriter, Tail, TornTail, Trace, TraceHeader, TraceSummary, read_all,
