@@ -43,14 +43,16 @@
 //! # }
 //! ```
 //!
-//! [`Accesses`] is a trace as policies see it; [`policy`] holds the replacement policies that
-//! replay it, which are the objects that a live tier runs.
+//! [`Accesses`] is a trace as policies see it: [`simulate`](mod@simulate) replays it through
+//! the replacement policies of [`policy`], which are the objects that a live tier runs, and
+//! a [`DemandModel`] tells while decoding what LRU would have to read.
 //!
 //! What it does not do: it knows no weights, no files but traces and no operating system,
 //! and it reads no other program's traces.
 #![forbid(unsafe_code)]
 
 mod accesses;
+mod demand;
 mod error;
 pub mod format;
 mod ids;
@@ -58,8 +60,10 @@ mod pass;
 pub mod policy;
 mod recorder;
 mod route;
+pub mod simulate;
 
 pub use accesses::{Accesses, Demand, KeySpace, MAX_ACCESSES};
+pub use demand::{DemandCount, DemandModel};
 pub use error::TraceError;
 pub use format::jsonl::{
     Dropped, JsonlReader, JsonlWriter, Tail, TornTail, Trace, TraceHeader, TraceSummary, read_all,
