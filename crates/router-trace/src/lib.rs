@@ -62,7 +62,7 @@ mod recorder;
 mod route;
 pub mod simulate;
 
-pub use accesses::{Accesses, Demand, KeySpace, MAX_ACCESSES};
+pub use accesses::{Accesses, Demand, KeySpace, MAX_ACCESSES, Synthetic};
 pub use demand::{DemandCount, DemandModel};
 pub use error::TraceError;
 pub use format::jsonl::{

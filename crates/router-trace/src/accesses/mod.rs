@@ -2,8 +2,10 @@
 
 mod keys;
 mod scenario;
+mod synthetic;
 
 pub use keys::KeySpace;
+pub use synthetic::Synthetic;
 
 use crate::error::TraceError;
 use crate::format::jsonl::TraceHeader;

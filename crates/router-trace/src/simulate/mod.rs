@@ -35,6 +35,7 @@ mod meter;
 mod replay;
 mod result;
 mod run;
+mod speed;
 mod window;
 
 pub use budget::Budget;
@@ -43,4 +44,5 @@ pub use meter::{Count, Meter};
 pub use replay::{Replay, Span};
 pub use result::{LayerRow, Row, Simulation};
 pub use run::{Allocation, Plan, play, simulate};
+pub use speed::{LRU_TARGET_PER_S, OTHERS_TARGET_PER_S, SpeedReport, SpeedRow};
 pub use window::Window;
