@@ -1,6 +1,6 @@
 use crate::accesses::KeySpace;
 use crate::error::TraceError;
-use crate::ids::{ExpertId, ModelShape};
+use crate::ids::ModelShape;
 use crate::policy::{Lru, Policy};
 use crate::route::Route;
 use serde::{Deserialize, Serialize};
@@ -119,7 +119,7 @@ impl DemandModel {
     /// counted then.
     pub fn observe(&mut self, route: &Route) -> Result<u32, TraceError> {
         if let Some(id) = route.ids().find(|&id| self.space.key(id).is_none()) {
-            return Err(self.foreign(id));
+            return Err(self.space.foreign(self.count.iterations, id));
         }
         let mut misses = 0;
         for id in route.ids() {
@@ -141,16 +141,6 @@ impl DemandModel {
     #[must_use]
     pub fn count(&self) -> DemandCount {
         self.count
-    }
-
-    fn foreign(&self, id: ExpertId) -> TraceError {
-        let shape = self.space.shape();
-        TraceError::ForeignExpert {
-            pass: self.count.iterations,
-            id,
-            layers: shape.moe_layers.len(),
-            n_experts: shape.n_experts,
-        }
     }
 }
 

@@ -1,10 +1,12 @@
 //! Every policy against a naive twin: a quadratic re-telling of its rule over plain lists,
 //! compared verdict by verdict, the evicted key included.
+#![forbid(unsafe_code)]
+#![expect(clippy::unwrap_used, reason = "helpers of tests may panic")]
 
 mod twins;
 
 use proptest::prelude::*;
-use router_trace::policy::{Admission, Belady, Hindsight, Key, PolicyKind, Verdict};
+use router_trace::policy::{Admission, Belady, Hindsight, Key, Policy, PolicyKind, Verdict};
 use twins::Twin;
 
 const KEYS: Key = 12;
@@ -103,7 +105,7 @@ proptest! {
     ) {
         for (admission, may_bypass) in [(Admission::Always, false), (Admission::Optional, true)] {
             let mut policy = Belady::new(capacity, KEYS as usize, &keys, admission);
-            let verdicts = keys.iter().map(|&key| router_trace::policy::Policy::access(&mut policy, key, &[]));
+            let verdicts = keys.iter().map(|&key| policy.access(key, &[]));
             let misses = verdicts.filter(|&verdict| verdict != Verdict::Hit).count() as u32;
             prop_assert_eq!(misses, fewest_misses(0, capacity as u32, &keys, may_bypass));
         }

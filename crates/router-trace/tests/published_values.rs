@@ -1,5 +1,7 @@
 //! The figures that two independent programs computed for the public traces: cold, one
 //! global pool, order token → layer → expert.
+#![forbid(unsafe_code)]
+#![expect(clippy::unwrap_used, reason = "helpers of tests may panic")]
 
 #[path = "common/public_traces.rs"]
 mod public_traces;
@@ -7,16 +9,14 @@ mod public_traces;
 use public_traces::{kimi_linear, olmoe};
 use router_trace::Accesses;
 use router_trace::policy::PolicyKind;
-use router_trace::simulate::{
-    Allocation, Budget, HitCurve, Plan, Replay, StackOrder, Window, simulate,
-};
+use router_trace::simulate::{Budget, HitCurve, Plan, Replay, StackOrder, Window, simulate};
 
 /// Hits an access to three decimals.
 fn thousandths(trace: &Accesses, policy: PolicyKind, budgets: &[u64]) -> Vec<i64> {
     let plan = Plan {
         policies: vec![policy],
         budgets: budgets.iter().map(|&experts| Budget::Experts(experts)).collect(),
-        allocations: vec![Allocation::Global],
+        ..Plan::default()
     };
     let replay = Replay::of(trace, Window::COLD).unwrap();
     let rows = simulate(&replay, &plan, |_| {}).unwrap().rows;
@@ -59,7 +59,7 @@ fn static_tables_on_held_out_tokens() {
         let plan = Plan {
             policies: vec![PolicyKind::Static],
             budgets: budgets.iter().map(|&experts| Budget::Experts(experts)).collect(),
-            allocations: vec![Allocation::Global],
+            ..Plan::default()
         };
         let replay = Replay::of(&trace, Window::new(50, 50).unwrap()).unwrap();
         let rows = simulate(&replay, &plan, |_| {}).unwrap().rows;
@@ -86,7 +86,7 @@ fn curves_equal_the_simulator_on_real_traces() {
                 let plan = Plan {
                     policies: vec![policy],
                     budgets: budgets.map(Budget::Experts).to_vec(),
-                    allocations: vec![Allocation::Global],
+                    ..Plan::default()
                 };
                 for row in simulate(&replay, &plan, |_| {}).unwrap().rows {
                     let capacity = row.budget_experts as usize;

@@ -66,6 +66,12 @@ impl KeySpace {
         (id.index < self.shape.n_experts).then(|| u32::from(slot) * n_experts + u32::from(id.index))
     }
 
+    /// The error for an expert that the model does not have, met after `pass` passes.
+    pub(crate) fn foreign(&self, pass: u64, id: ExpertId) -> TraceError {
+        let (layers, n_experts) = (self.shape.moe_layers.len(), self.shape.n_experts);
+        TraceError::ForeignExpert { pass, id, layers, n_experts }
+    }
+
     /// The expert of a key; `None` if the key is not one of the model's.
     #[must_use]
     pub fn id(&self, key: Key) -> Option<ExpertId> {

@@ -108,7 +108,7 @@ impl Accesses {
                 let mut foreign = keys.iter().filter(|&&k| k < first || k >= first + n_experts);
                 if let Some(&key) = foreign.next() {
                     let id = accesses.space.id(key).unwrap_or(ExpertId::new(*slot, u16::MAX));
-                    return Err(accesses.foreign(accesses.passes.len() as u64, id));
+                    return Err(accesses.space.foreign(accesses.passes.len() as u64, id));
                 }
                 accesses.push(*slot, keys)?;
             }
@@ -127,21 +127,15 @@ impl Accesses {
         }
     }
 
-    fn foreign(&self, pass: u64, id: ExpertId) -> TraceError {
-        let shape = self.space.shape();
-        let (layers, n_experts) = (shape.moe_layers.len(), shape.n_experts);
-        TraceError::ForeignExpert { pass, id, layers, n_experts }
-    }
-
     /// Puts the keys of `pass` into `route` and gives its layer's slot.
     fn keys_of(&self, pass: &LayerPass, n: u64, route: &mut Vec<Key>) -> Result<u16, TraceError> {
         let layer = pass.info.layer;
         route.clear();
         for &index in pass.experts() {
             let id = ExpertId::new(layer, index);
-            route.push(self.space.key(id).ok_or_else(|| self.foreign(n, id))?);
+            route.push(self.space.key(id).ok_or_else(|| self.space.foreign(n, id))?);
         }
-        self.space.slot(layer).ok_or_else(|| self.foreign(n, ExpertId::new(layer, 0)))
+        self.space.slot(layer).ok_or_else(|| self.space.foreign(n, ExpertId::new(layer, 0)))
     }
 
     fn begin_iteration(&mut self) {

@@ -82,7 +82,7 @@ impl PolicyKind {
         Self::TwoList,
         Self::Lfu,
         Self::GhostLfu,
-        Self::Lrfu { half_life: HalfLife::Capacities(8) },
+        Self::Lrfu { half_life: HalfLife::Capacities(4) },
         Self::Arc,
         Self::S3Fifo,
         Self::Cast { le: DEFAULT_LE, w_permille: DEFAULT_W_PERMILLE },

@@ -91,7 +91,8 @@ mod tests {
                     model.remove(&number);
                 }
                 for below in [0, number, number + 1, bound] {
-                    prop_assert_eq!(set.last_below(below), model.range(..below).next_back().copied());
+                    let last = model.range(..below).next_back().copied();
+                    prop_assert_eq!(set.last_below(below), last);
                 }
             }
         }

@@ -29,25 +29,36 @@ impl Count {
     }
 }
 
+/// What cannot be evicted while a pass is served.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Pins {
+    /// Nothing: every access is on its own, as in the literature.
+    #[default]
+    None,
+    /// What the pass has used so far: its experts are needed together, so a tier holds them
+    /// until the pass is done. LRU decides the same where a pass fits the capacity.
+    Pass,
+}
+
 /// A policy and its counts, fed pass by pass: the simulator's inner part, for streams that
 /// are never all in memory. It holds nothing but the policy and two numbers a layer.
 pub struct Meter<P> {
     policy: P,
+    pins: Pins,
     layers: Vec<Count>,
 }
 
 impl<P: Policy> Meter<P> {
     /// Counts for `n_slots` layers.
     #[must_use]
-    pub fn new(policy: P, n_slots: usize) -> Self {
-        Self { policy, layers: vec![Count::default(); n_slots] }
+    pub fn new(policy: P, n_slots: usize, pins: Pins) -> Self {
+        Self { policy, pins, layers: vec![Count::default(); n_slots] }
     }
 
     /// Shows the policy one pass without counting it.
     pub fn warm(&mut self, keys: &[Key]) {
-        for &key in keys {
-            self.policy.access(key, &[]);
-        }
+        self.hits(keys);
     }
 
     /// Counts one pass of the layer at `slot`.
@@ -56,9 +67,20 @@ impl<P: Policy> Meter<P> {
     ///
     /// If there is no such slot.
     pub fn score(&mut self, slot: u16, keys: &[Key]) {
-        let hits = keys.iter().filter(|&&key| self.policy.access(key, &[]).is_hit()).count();
-        let count = Count { accesses: keys.len() as u64, hits: hits as u64 };
+        let count = Count { accesses: keys.len() as u64, hits: self.hits(keys) };
         self.layers[usize::from(slot)].add(count);
+    }
+
+    fn hits(&mut self, keys: &[Key]) -> u64 {
+        let mut hits = 0;
+        for (at, &key) in keys.iter().enumerate() {
+            let pinned = match self.pins {
+                Pins::None => &[],
+                Pins::Pass => &keys[..at],
+            };
+            hits += u64::from(self.policy.access(key, pinned).is_hit());
+        }
+        hits
     }
 
     /// The policy as it is now.

@@ -40,7 +40,7 @@ mod window;
 
 pub use budget::Budget;
 pub use curve::{HitCurve, StackOrder};
-pub use meter::{Count, Meter};
+pub use meter::{Count, Meter, Pins};
 pub use replay::{Replay, Span};
 pub use result::{LayerRow, Row, Simulation};
 pub use run::{Allocation, Plan, play, simulate};

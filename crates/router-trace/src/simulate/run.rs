@@ -1,5 +1,5 @@
 use super::budget::Budget;
-use super::meter::{Count, Meter};
+use super::meter::{Count, Meter, Pins};
 use super::replay::{Replay, Span};
 use super::result::{Facts, LayerRow, Row, Simulation};
 use crate::error::TraceError;
@@ -27,6 +27,9 @@ pub struct Plan {
     pub budgets: Vec<Budget>,
     /// The allocations.
     pub allocations: Vec<Allocation>,
+    /// What cannot be evicted while a pass is served.
+    #[serde(default)]
+    pub pins: Pins,
 }
 
 impl Default for Plan {
@@ -36,6 +39,7 @@ impl Default for Plan {
             policies: PolicyKind::ALL.to_vec(),
             budgets: vec![Budget::Percent(25.0)],
             allocations: vec![Allocation::Global],
+            pins: Pins::None,
         }
     }
 }
@@ -60,7 +64,8 @@ pub fn simulate(
         for &budget in &plan.budgets {
             let capacity = budget.experts(trace)?;
             for &policy in &plan.policies {
-                let meter = play(replay, knowledge.build(policy, capacity, allocation));
+                let built = knowledge.build(policy, capacity, allocation);
+                let meter = play(replay, built, plan.pins);
                 let row = row(replay, &facts, (policy, allocation, budget, capacity), &meter);
                 on_row(&row);
                 rows.push(row);
@@ -80,10 +85,12 @@ pub fn simulate(
 }
 
 /// Replays through one policy, which must take the keys of the replay: warms it, then counts.
-pub fn play<P: Policy>(replay: &Replay<'_>, policy: P) -> Meter<P> {
+pub fn play<P: Policy>(replay: &Replay<'_>, policy: P, pins: Pins) -> Meter<P> {
     let n_slots = replay.scored.trace.key_space().shape().moe_layers.len();
-    let mut meter = Meter::new(policy, n_slots);
-    meter.warm(replay.warm.keys());
+    let mut meter = Meter::new(policy, n_slots, pins);
+    for (_, keys) in replay.warm.passes() {
+        meter.warm(keys);
+    }
     for (slot, keys) in replay.scored.passes() {
         meter.score(slot, keys);
     }

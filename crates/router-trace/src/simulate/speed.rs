@@ -1,3 +1,4 @@
+use super::meter::Pins;
 use super::replay::Replay;
 use super::run::play;
 use super::window::Window;
@@ -140,7 +141,7 @@ impl<'t> Bench<'t> {
         let hindsight = Hindsight { warm_uses: &self.uses, scored_uses: &self.uses, accesses };
         let start = Instant::now();
         let policy = policy.build(self.capacity, self.uses.len(), &hindsight);
-        let meter = play(&self.replay, policy);
+        let meter = play(&self.replay, policy, Pins::None);
         Run { seconds: start.elapsed().as_secs_f64(), hit_rate: meter.total().hit_rate() }
     }
 }
@@ -166,7 +167,7 @@ mod tests {
         assert_eq!((shown, report.rows.len()), (13, 13));
         assert_eq!(report.rows[0].policy, PolicyKind::Lru);
         let replay = Replay::of(&trace, Window::COLD).unwrap();
-        let lru = play(&replay, crate::policy::Lru::new(40, trace.n_keys()));
+        let lru = play(&replay, crate::policy::Lru::new(40, trace.n_keys()), Pins::None);
         assert_eq!(report.rows[0].hit_rate, lru.total().hit_rate());
         assert_eq!(report.targets().count(), 13);
         for row in &report.rows {

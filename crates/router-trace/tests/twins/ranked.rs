@@ -214,7 +214,7 @@ impl CastRule {
         (self.score.key(*ticks.last().unwrap(), log), count > 1, tie)
     }
 
-    fn to_main(&mut self, key: Key) {
+    fn enter_main(&mut self, key: Key) {
         take(&mut self.w, key);
         self.m.push(key);
         self.reads[key as usize].entered_main = self.entries;
@@ -239,7 +239,7 @@ impl Rule for CastRule {
                 let once_read = !mine.1;
                 let loses = if once_read { mine.0 < theirs.0 } else { mine < theirs };
                 if !loses {
-                    self.to_main(oldest);
+                    self.enter_main(oldest);
                 }
                 if loses { oldest } else { lowest }
             }
@@ -254,7 +254,7 @@ impl Rule for CastRule {
     fn admitted(&mut self, key: Key) {
         // The cache has never been full, so nobody had to go: the share is kept all the same.
         if self.intake < self.capacity && self.w.len() >= self.w_capacity {
-            self.to_main(self.w[0]);
+            self.enter_main(self.w[0]);
         }
         let now = self.now();
         let reads = &mut self.reads[key as usize];
