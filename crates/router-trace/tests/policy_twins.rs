@@ -25,18 +25,19 @@ fn accesses() -> impl Strategy<Value = Vec<(Key, Vec<Key>)>> {
 /// Runs both and compares every answer and what is kept after it.
 fn compare(kind: PolicyKind, capacity: usize, accesses: &[(Key, Vec<Key>)]) {
     let keys: Vec<Key> = accesses.iter().map(|access| access.0).collect();
-    let mut uses = vec![0; KEYS as usize];
+    let n_keys = keys.iter().fold(KEYS, |most, &key| most.max(key + 1));
+    let mut uses = vec![0; n_keys as usize];
     for &key in &keys[..keys.len() / 2] {
         uses[key as usize] += 1;
     }
     let hindsight = Hindsight { warm_uses: &uses, scored_uses: &uses, accesses: &keys };
-    let mut policy = kind.build(capacity, KEYS as usize, &hindsight);
+    let mut policy = kind.build(capacity, n_keys as usize, &hindsight);
     let mut twin = Twin::new(kind, capacity, &keys, &uses);
     for (at, (key, pinned)) in accesses.iter().enumerate() {
         let found = policy.access(*key, pinned);
         let expected = twin.access(*key, pinned);
         assert_eq!(found, expected, "{kind} of {capacity}, access {at} to {key}");
-        let kept: Vec<Key> = (0..KEYS).filter(|&key| policy.contains(key)).collect();
+        let kept: Vec<Key> = (0..n_keys).filter(|&key| policy.contains(key)).collect();
         assert_eq!(kept, twin.kept(), "{kind} of {capacity} after access {at} to {key}");
     }
 }
@@ -109,5 +110,43 @@ proptest! {
             let misses = verdicts.filter(|&verdict| verdict != Verdict::Hit).count() as u32;
             prop_assert_eq!(misses, fewest_misses(0, capacity as u32, &keys, may_bypass));
         }
+    }
+}
+
+/// Where CAST forgets: history ends 32 ticks after the eviction and gaps saturate at 511,
+/// which short random lists do not reach. A key comes back after each length of a loop that
+/// misses at every access, then is used with it for a while, so that its rank shows.
+#[test]
+fn cast_over_long_gaps() {
+    for (kind, capacity) in [("cast", 4), ("cast:1", 4), ("cast:4,500", 3), ("cast:1", 8)] {
+        for gap in (20..45).chain(62..70).chain(500..525) {
+            let mut keys: Vec<Key> = vec![0, 0, 0];
+            for _ in 0..3 {
+                keys.extend((0..gap).map(|at| 1 + at % 9));
+                keys.push(0);
+                keys.extend([10, 11, 10, 11, 9, 8, 7]);
+                keys.push(0);
+            }
+            let accesses: Vec<_> = keys.into_iter().map(|key| (key, Vec::new())).collect();
+            compare(kind.parse().unwrap(), capacity, &accesses);
+        }
+    }
+}
+
+/// A key that was read in 254 ticks stays through a gap of more than 511. Its score after the
+/// 256th read says how far that gap and that count went.
+#[test]
+fn cast_counts_and_gaps_saturate() {
+    // So many that each comes back without history.
+    let misses = |n: Key| (0..n).map(|at| 1 + at % 60);
+    let mut keys: Vec<Key> = misses(254).flat_map(|other| [0, other]).collect();
+    let loops = [10, 600, 2500];
+    for length in loops {
+        keys.extend(misses(length));
+        keys.push(0);
+    }
+    let accesses: Vec<_> = keys.into_iter().map(|key| (key, Vec::new())).collect();
+    for (kind, capacity) in [("cast:1", 4), ("cast:1,0", 6), ("cast:2", 4)] {
+        compare(kind.parse().unwrap(), capacity, &accesses);
     }
 }

@@ -9,7 +9,8 @@ use proptest::prelude::*;
 use public_traces::{kimi_linear, olmoe};
 use router_trace::policy::{Decision, Keeper, Key, Lru, PolicyKind};
 use router_trace::simulate::{
-    Allocation, Budget, Count, Meter, Pins, Plan, Replay, Row, Simulation, Window, play, simulate,
+    Allocation, Budget, Count, HitCurve, Meter, Pins, Plan, Replay, Row, Simulation, StackOrder,
+    Window, play, simulate,
 };
 use router_trace::{Accesses, DemandModel, ExpertId, ModelShape, Route};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -119,14 +120,37 @@ proptest! {
         prop_assert_eq!(meter.total(), global.rows[0].count);
     }
 
-    /// Nothing beats a table trained on what it is scored on but tables that learn, and no
-    /// table beats the one trained in hindsight.
+    /// No table beats the one trained on what is scored.
     #[test]
     fn hindsight_is_the_best_table(trace in traces(), capacity in 0u64..20) {
         let Ok(replay) = Replay::of(&trace, Window::default()) else { return Ok(()) };
         for allocation in [Allocation::Global, Allocation::PerLayer] {
             let hits = |policy| one(&replay, policy, capacity, allocation).rows[0].count.hits;
             prop_assert!(hits(PolicyKind::OracleStatic) >= hits(PolicyKind::Static));
+        }
+    }
+
+    /// One pass gives what a simulation at each capacity gives.
+    #[test]
+    fn curves_are_the_simulations(trace in traces(), warm in 0u8..100) {
+        let window = Window::new(warm, 100 - warm).unwrap();
+        let Ok(replay) = Replay::of(&trace, window) else { return Ok(()) };
+        let curves = [
+            (PolicyKind::Lru, HitCurve::of_lru(&replay)),
+            (PolicyKind::Belady, HitCurve::of_stack(&replay, StackOrder::Belady)),
+            (PolicyKind::GhostLfu, HitCurve::of_stack(&replay, StackOrder::GhostLfu)),
+        ];
+        for (policy, curve) in curves {
+            let most = curve.hits(18);
+            for capacity in 0..20 {
+                let simulated = one(&replay, policy, capacity as u64, Allocation::Global);
+                let hits = simulated.rows[0].count.hits;
+                prop_assert_eq!(curve.hits(capacity), hits, "{} of {}", policy, capacity);
+                let enough = curve.capacity_for(curve.hit_rate(capacity)).unwrap();
+                prop_assert!(enough <= capacity && curve.hits(enough) == hits);
+            }
+            prop_assert!(curve.capacity_for(1.1).is_none());
+            prop_assert_eq!(curve.hits(9999), most);
         }
     }
 

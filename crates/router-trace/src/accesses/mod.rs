@@ -57,6 +57,7 @@ struct Pass {
 
 impl Accesses {
     /// Flattens the passes of a trace, such as a [`JsonlReader`](crate::JsonlReader) gives.
+    /// Every pass is taken, prompts and speculation included; who wants less filters before.
     ///
     /// # Errors
     ///

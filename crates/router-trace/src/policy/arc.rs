@@ -11,14 +11,14 @@ const B2: u8 = 3; // evicted from T2, remembered
 /// Two LRU lists, of keys used once and more than once, share the capacity; a hit among the
 /// remembered evictions of one moves the target `p` in its favour. Steps of `p` are whole
 /// numbers, rounded down. 12 bytes a key.
-pub struct Arc {
+pub struct AdaptiveCache {
     capacity: usize,
     lists: Lists<4>,
     /// Keys that T1 should have.
     p: usize,
 }
 
-impl Arc {
+impl AdaptiveCache {
     /// Room for `capacity` of the keys `0..n_keys`.
     ///
     /// # Panics
@@ -69,7 +69,7 @@ impl Arc {
     }
 }
 
-impl Policy for Arc {
+impl Policy for AdaptiveCache {
     fn name(&self) -> &'static str {
         "arc"
     }

@@ -1,6 +1,6 @@
 use super::{
-    Admission, Arc, Belady, Cast, DEFAULT_LE, DEFAULT_W_PERMILLE, Ghosts, Key, Lfu, Lrfu, Lru,
-    Never, Policy, S3Fifo, StaticSet, TwoList,
+    AdaptiveCache, Admission, Belady, Cast, DEFAULT_LE, DEFAULT_W_PERMILLE, Ghosts, Key, Lfu, Lrfu,
+    Lru, Never, Policy, S3Fifo, StaticSet, TwoList,
 };
 use crate::error::TraceError;
 use serde::{Deserialize, Serialize};
@@ -44,7 +44,7 @@ pub enum PolicyKind {
         /// How long a score takes to halve.
         half_life: HalfLife,
     },
-    /// [`Arc`].
+    /// [`AdaptiveCache`].
     Arc,
     /// [`S3Fifo`].
     S3Fifo,
@@ -151,7 +151,7 @@ impl PolicyKind {
             Self::Lrfu { half_life } => {
                 Box::new(Lrfu::new(capacity, n_keys, half_life.accesses(capacity)))
             }
-            Self::Arc => Box::new(Arc::new(capacity, n_keys)),
+            Self::Arc => Box::new(AdaptiveCache::new(capacity, n_keys)),
             Self::S3Fifo => Box::new(S3Fifo::new(capacity, n_keys)),
             Self::Cast { le, w_permille } => Box::new(Cast::new(capacity, n_keys, le, w_permille)),
             Self::Belady => Box::new(belady(Admission::Always)),

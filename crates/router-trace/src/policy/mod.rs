@@ -39,7 +39,7 @@ mod s3fifo;
 mod time_set;
 mod two_list;
 
-pub use arc::Arc;
+pub use arc::AdaptiveCache;
 pub use belady::{Admission, Belady};
 pub use cast::{Cast, CastScore, DEFAULT_LE, DEFAULT_W_PERMILLE};
 pub use fixed::{Never, StaticSet};

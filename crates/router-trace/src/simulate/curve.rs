@@ -112,14 +112,17 @@ impl HitCurve {
     /// Hits an access with room for `capacity` keys; 0 without accesses.
     #[must_use]
     pub fn hit_rate(&self, capacity: usize) -> f64 {
-        if self.accesses == 0 { 0.0 } else { self.hits(capacity) as f64 / self.accesses as f64 }
+        self.rate(self.hits(capacity))
+    }
+
+    fn rate(&self, hits: u64) -> f64 {
+        if self.accesses == 0 { 0.0 } else { hits as f64 / self.accesses as f64 }
     }
 
     /// The smallest capacity with at least this many hits an access, if there is one.
     #[must_use]
     pub fn capacity_for(&self, hit_rate: f64) -> Option<usize> {
-        let needed = hit_rate * self.accesses as f64;
-        let capacity = self.hits.partition_point(|&hits| (hits as f64) < needed);
+        let capacity = self.hits.partition_point(|&hits| self.rate(hits) < hit_rate);
         (capacity < self.hits.len()).then_some(capacity)
     }
 }
