@@ -11,6 +11,7 @@ mod measure;
 mod pools;
 mod pressure;
 mod report;
+mod simulate;
 mod stats;
 
 use anyhow::{Context, Result, ensure};
@@ -49,6 +50,8 @@ enum Command {
     Pressure(Options),
     /// Expert arithmetic against a plain read of the weights.
     Ffn(Options),
+    /// Accesses a second through every replacement policy.
+    Simulate(Options),
     /// One arm of `pressure`, started by it.
     #[command(hide = true)]
     PressureChild { pool: PathBuf, arm: usize, slots: usize, accesses: usize },
@@ -114,6 +117,7 @@ fn run(command: &Command) -> Result<()> {
         Command::Admission(options) => bench("admission", options, 7, admission::run),
         Command::Pressure(options) => bench("pressure", options, 5, pressure::run),
         Command::Ffn(options) => bench("ffn", options, 7, ffn::run),
+        Command::Simulate(options) => bench("simulate", options, 3, simulate::run),
         Command::PressureChild { pool, arm, slots, accesses } => {
             pressure::child::run(pool, *arm, *slots, *accesses)
         }

@@ -1,3 +1,4 @@
+use crate::ids::ExpertId;
 use std::io;
 use std::path::PathBuf;
 
@@ -385,6 +386,46 @@ pub enum TraceError {
         /// Largest capacity in bytes.
         max: usize,
     },
+    /// A pass names a layer or an expert that the model's shape does not have.
+    #[error("pass {pass}: {id} is not in the model ({layers} layers of {n_experts} experts)")]
+    ForeignExpert {
+        /// Passes before it.
+        pass: u64,
+        /// The expert named.
+        id: ExpertId,
+        /// Layers that the shape lists.
+        layers: usize,
+        /// Experts that each of them has.
+        n_experts: u16,
+    },
+    /// More of something than this crate takes at once.
+    #[error("{value} {what}, at most {limit}")]
+    TooMany {
+        /// What there is too much of.
+        what: &'static str,
+        /// How many there are.
+        value: u64,
+        /// How many are allowed.
+        limit: u64,
+    },
+    /// Traces that are to be used together come from models of different shapes.
+    #[error("a trace of {found} cannot be used with one of {expected}")]
+    ShapesDiffer {
+        /// The first trace's shape, in words.
+        expected: String,
+        /// The other's.
+        found: String,
+    },
+    /// A setting cannot be read, or does not fit what it is used with.
+    #[error("{what} `{value}`: expected {expected}")]
+    Setting {
+        /// Which setting.
+        what: &'static str,
+        /// What was given.
+        value: String,
+        /// What would be right.
+        expected: String,
+    },
 }
 
 impl TraceError {
@@ -399,7 +440,8 @@ impl TraceError {
             Self::Io { .. } => "io",
             Self::InFile { error, .. } | Self::InBlock { error, .. } => error.kind(),
             Self::UnsupportedVersion { .. } => "unsupported",
-            Self::Capacity { .. } => "limit",
+            Self::Capacity { .. } | Self::TooMany { .. } => "limit",
+            Self::Setting { .. } | Self::ShapesDiffer { .. } => "usage",
             _ => "trace-invalid",
         }
     }

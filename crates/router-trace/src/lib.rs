@@ -50,22 +50,32 @@
 //! [`format::convert`] writes them in either of ours; [`canonical`] types the passes of
 //! programs that do not, and [`union`] merges traces into a batch.
 //!
-//! What it does not do: it knows no weights, no files but traces and no operating system;
-//! it does not decide what to cache.
+//! [`Accesses`] is a trace as policies see it: [`simulate`](mod@simulate) replays it through
+//! the replacement policies of [`policy`], which are the objects that a live tier runs, and
+//! a [`DemandModel`] tells while decoding what LRU would have to read.
+//!
+//! What it does not do: it knows no weights, no files but traces and no operating system.
 #![forbid(unsafe_code)]
 
+mod accesses;
 pub mod canonical;
+mod demand;
 mod error;
 pub mod format;
 mod ids;
 pub mod locality;
 mod pass;
+pub mod policy;
 mod recorder;
+#[cfg(feature = "report")]
 pub mod report;
 mod route;
 mod row_fault;
+pub mod simulate;
 pub mod union;
 
+pub use accesses::{Accesses, Demand, KeySpace, MAX_ACCESSES, Synthetic};
+pub use demand::{DemandCount, DemandModel};
 pub use error::TraceError;
 pub use format::compact::{CompactReader, CompactWriter};
 pub use format::jsonl::{

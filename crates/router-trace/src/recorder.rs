@@ -1,8 +1,8 @@
 use crate::error::TraceError;
-use crate::format::jsonl::{Dropped, JsonlWriter, TraceSummary};
+use crate::format::TraceSink;
+use crate::format::jsonl::{Dropped, TraceSummary};
 use crate::pass::{LayerPass, PassInfo};
 use crossbeam::queue::ArrayQueue;
-use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::thread::{JoinHandle, park_timeout};
@@ -73,10 +73,7 @@ impl Recorder {
     ///
     /// [`TraceError::Capacity`] outside [`MIN_CAPACITY_BYTES`] to [`MAX_CAPACITY_BYTES`],
     /// [`TraceError::Io`] if no thread can be started.
-    pub fn spawn<W>(writer: JsonlWriter<W>, capacity_bytes: usize) -> Result<Self, TraceError>
-    where
-        W: Write + Send + 'static,
-    {
+    pub fn spawn(writer: impl TraceSink, capacity_bytes: usize) -> Result<Self, TraceError> {
         let (min, max) = (MIN_CAPACITY_BYTES, MAX_CAPACITY_BYTES);
         if !(min..=max).contains(&capacity_bytes) {
             return Err(TraceError::Capacity { value: capacity_bytes, min, max });
@@ -205,7 +202,7 @@ impl Shared {
     }
 
     /// The writer's side, until the recorder stops or the output fails.
-    fn drain_into<W: Write>(&self, mut writer: JsonlWriter<W>) -> Result<TraceSummary, TraceError> {
+    fn drain_into(&self, mut writer: impl TraceSink) -> Result<TraceSummary, TraceError> {
         loop {
             // Before the queue is seen empty: a slot pushed before the state changed is
             // then seen as well.

@@ -17,7 +17,9 @@ use std::io::{Cursor, Read};
 use std::path::{Path, PathBuf};
 
 fn data(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name)
+    // The public traces are for everyone, the others for tests.
+    let dir = if name.starts_with("tiny_moe") { "tests/data" } else { "traces" };
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(dir).join(name)
 }
 
 fn read_all(path: &Path, options: &OpenOptions) -> (TraceReader, Vec<LayerPass>) {

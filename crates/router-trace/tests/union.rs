@@ -212,7 +212,7 @@ fn an_error_in_one_trace_ends_the_batch() {
 /// streams of one text share.
 #[test]
 fn a_real_batch() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/kimi_linear_300.jsonl.gz");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("traces/kimi_linear_300.jsonl.gz");
     let mut reader = format::open(&path, &OpenOptions::default()).unwrap();
     let header = reader.header().clone();
     let passes: Vec<_> = reader.by_ref().collect::<Result<_, _>>().unwrap();

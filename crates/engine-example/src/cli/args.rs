@@ -1,5 +1,6 @@
 //! What can be said on the command line: plain data, resolved once by the commands.
 
+use super::args_trace::{SimulateArgs, TraceArgs};
 use clap::{Args, Parser, Subcommand};
 use expert_tier::{Admission, FillMethod, SpinePlacement};
 use std::path::PathBuf;
@@ -49,6 +50,10 @@ pub(crate) enum Command {
     Cat(CatArgs),
     /// Score a text: mean negative log-likelihood a token
     Score(ScoreArgs),
+    /// Look into router traces of any program, merge and convert them
+    Trace(TraceArgs),
+    /// Replay traces through replacement policies: hit rates and bytes, in fair windows
+    Simulate(SimulateArgs),
 }
 
 /// Which model, and how it is served.
@@ -158,7 +163,7 @@ pub(crate) struct CaptureArgs {
     pub(crate) prompt: PromptArgs,
     #[command(flatten)]
     pub(crate) model: ModelArgs,
-    /// The trace to write
+    /// The trace to write: JSON lines, or the compact form if it ends in .rtc
     #[arg(long, value_name = "FILE")]
     pub(crate) out: PathBuf,
     /// One JSON object on standard output instead of text

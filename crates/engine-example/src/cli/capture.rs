@@ -5,7 +5,8 @@ use super::output::{self, bytes};
 use super::session::Session;
 use anyhow::{Context, Result};
 use expert_tier::Admission;
-use router_trace::{DEFAULT_CAPACITY_BYTES, JsonlWriter, Recorder};
+use router_trace::format::{OutputFormat, TraceWriter};
+use router_trace::{DEFAULT_CAPACITY_BYTES, Recorder};
 use serde::Serialize;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -25,7 +26,10 @@ struct Report {
 pub(crate) fn run(args: &CaptureArgs) -> Result<ExitCode> {
     let mut session = Session::open(&args.model, Admission::Admit)?;
     let created_by = format!("tier {}", env!("CARGO_PKG_VERSION"));
-    let writer = JsonlWriter::create(&args.out, &session.engine.trace_header(created_by))?;
+    let header = session.engine.trace_header(created_by);
+    // Whatever the file is called, lines are what most readers take.
+    let form = OutputFormat::for_path(&args.out).unwrap_or(OutputFormat::Jsonl);
+    let writer = TraceWriter::create(&args.out, form, &header)?;
     session.engine.record_to(Recorder::spawn(writer, DEFAULT_CAPACITY_BYTES)?);
     let generated = super::generate::generate(&mut session, &args.prompt, None, !args.json);
     let recorder = session.engine.take_recorder().context("the recorder is there until now")?;

@@ -1,6 +1,7 @@
 //! The command line: parse to plain data, resolve once, report as text or as one JSON object.
 
 mod args;
+mod args_trace;
 mod bundled;
 mod capture;
 mod cat;
@@ -16,8 +17,10 @@ mod progress;
 mod quantize;
 mod score;
 mod session;
+mod simulate;
 mod synth;
 mod touch;
+mod trace;
 mod verify;
 mod warm;
 
@@ -52,6 +55,8 @@ pub(crate) fn main() -> ExitCode {
         Command::Touch(args) => touch::run(&args),
         Command::Cat(args) => cat::run(&args),
         Command::Score(args) => score::run(&args),
+        Command::Trace(args) => trace::run(&args.command),
+        Command::Simulate(args) => simulate::run(&args),
     };
     match done {
         Ok(code) => code,

@@ -6,6 +6,7 @@ mod bundled;
 mod cli;
 mod machine;
 mod pools;
+mod traces;
 
 use engine_example::kernels::Isa;
 use engine_example::sampling::SamplingConfig;

@@ -79,6 +79,36 @@ impl TraceWriter {
         self.write(pass.info, pass.experts())
     }
 
+    /// Experts that each token of this trace chooses.
+    #[must_use]
+    pub fn top_k(&self) -> u16 {
+        match self {
+            Self::Jsonl(writer) => writer.top_k(),
+            Self::Compact(writer) => writer.top_k(),
+        }
+    }
+
+    /// Records taken so far.
+    #[must_use]
+    pub fn records(&self) -> u64 {
+        match self {
+            Self::Jsonl(writer) => writer.records(),
+            Self::Compact(writer) => writer.records(),
+        }
+    }
+
+    /// Hands everything to the system, without an end record.
+    ///
+    /// # Errors
+    ///
+    /// What the output answers.
+    pub fn flush(&mut self) -> Result<(), TraceError> {
+        match self {
+            Self::Jsonl(writer) => writer.flush(),
+            Self::Compact(writer) => writer.flush(),
+        }
+    }
+
     /// Writes the end record with what was `dropped` on the way, and flushes.
     ///
     /// # Errors

@@ -38,6 +38,7 @@ pub mod jsonl;
 mod line;
 mod open;
 mod plain;
+mod sink;
 mod sniff;
 mod text;
 mod usage;
@@ -47,6 +48,7 @@ pub use convert::{Converted, OutputFormat, TraceWriter, convert};
 pub use open::{
     OpenOptions, ReadSummary, ShapeHints, TraceReader, open, open_bytes, shared_first_pass,
 };
+pub use sink::TraceSink;
 pub use usage::{ExpertUsage, MAX_USAGE_EXPERTS};
 
 use serde::Serialize;
