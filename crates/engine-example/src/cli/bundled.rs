@@ -10,6 +10,9 @@ use std::path::{Path, PathBuf};
 /// What a sentence of the bundled model's training mixture could look like.
 pub(crate) const DEFAULT_PROMPT: &str = "The server writes the log file to disk before";
 
+/// What the model is called.
+pub(crate) const NAME: &str = "tiny-moe";
+
 struct File {
     name: &'static str,
     bytes: &'static [u8],

@@ -26,7 +26,11 @@ struct Report {
 pub(crate) fn run(args: &CaptureArgs) -> Result<ExitCode> {
     let mut session = Session::open(&args.model, Admission::Admit)?;
     let created_by = format!("tier {}", env!("CARGO_PKG_VERSION"));
-    let header = session.engine.trace_header(created_by);
+    let mut header = session.engine.trace_header(created_by);
+    if args.model.model.is_none() {
+        // Its folder's name says what it is for, not what it is.
+        header.model_name = super::bundled::NAME.to_owned();
+    }
     // Whatever the file is called, lines are what most readers take.
     let form = OutputFormat::for_path(&args.out).unwrap_or(OutputFormat::Jsonl);
     let writer = TraceWriter::create(&args.out, form, &header)?;

@@ -1,6 +1,8 @@
 //! `tier trace` and `tier simulate` as the README shows them.
 
 use super::cli::{fails, json, tier};
+use router_trace::Phase;
+use router_trace::format::{self, OpenOptions};
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -126,4 +128,33 @@ fn a_wrong_trace_is_one_error_with_its_line() {
     fails(&["trace", "convert", bad, out.to_str().unwrap()], 1, &["out.txt", ".jsonl", ".rtc"]);
     fails(&["trace", "convert", bad, bad], 1, &["one of the traces"]);
     assert!(!out.exists());
+}
+
+/// The first tokens of a bundled trace, captured again as its script does it.
+#[test]
+fn the_bundled_traces_are_what_the_bundled_model_does() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("code.rtc");
+    let prompt = "/// Reads the next record.\npub fn";
+    let base = ["capture", prompt, "--seed", "1", "--temperature", "1", "--top-p", "1"];
+    let more = ["--max-tokens", "40", "--ignore-eos", "--json", "--out", out.to_str().unwrap()];
+    json(&[&base[..], &more].concat());
+    let read = |path: &Path| {
+        let reader = format::open(path, &OpenOptions::default()).unwrap();
+        let header = reader.header().clone();
+        (header, reader.map(Result::unwrap).collect::<Vec<_>>())
+    };
+    let (header, again) = read(&out);
+    let (committed_header, committed) = read(Path::new(&public("tiny-moe-code.rtc")));
+    assert_eq!(
+        (header.shape, header.model_name),
+        (committed_header.shape, committed_header.model_name)
+    );
+    assert_eq!(again.len(), 6 * 40);
+    assert!(again[..] == committed[..again.len()]);
+    for domain in ["code", "fiction", "math", "systems"] {
+        let (_, passes) = read(Path::new(&public(&format!("tiny-moe-{domain}.rtc"))));
+        let decode = passes.iter().filter(|pass| pass.info.phase == Phase::Decode);
+        assert_eq!(decode.count(), 6 * 1007, "{domain}");
+    }
 }
