@@ -2,7 +2,9 @@
 #![deny(unsafe_code)]
 
 mod admission;
+mod adopt;
 mod adopting;
+mod arena;
 mod config;
 mod error;
 mod evict;
@@ -25,7 +27,9 @@ mod tier;
 mod view;
 
 pub use admission::Admission;
+pub use adopt::Adopt;
 pub use adopting::Adopting;
+pub use arena::{Arena, ArenaConfig, ArenaReads, hottest};
 pub use config::TierConfig;
 pub use error::{ExpertSetProblem, OffsetProblem, TierError};
 pub use fill::FillMethod;

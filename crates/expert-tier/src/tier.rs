@@ -36,7 +36,7 @@ const EVICT_PAUSE: Duration = Duration::from_millis(5);
 /// expert share one fill.
 #[derive(Debug)]
 pub struct Tier {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
 }
 
 /// What leases keep alive.
@@ -51,7 +51,7 @@ pub(crate) struct Shared {
     /// For the arms that do not use the mapping.
     pub(crate) reader: Option<Arc<BufferReader>>,
     /// One a file: what tells the truth depends on who owns it.
-    probes: Vec<ResidencyProbe>,
+    pub(crate) probes: Vec<ResidencyProbe>,
     notices: Vec<Notice>,
     page_bytes: u64,
     edge_bytes: u64,
