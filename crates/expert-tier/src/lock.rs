@@ -1,10 +1,13 @@
 //! Locking memory without being killed for it.
+#![expect(unsafe_code, reason = "locking a part of a mapping has no safe wrapper")]
 
 use crate::error::TierError;
 use crate::observe::{MemoryLimits, SystemRoot};
 use memmap2::MmapMut;
+use nix::sys::mman::{mlock, munlock};
 use nix::sys::resource::{Resource, getrlimit};
 use std::io;
+use std::ptr::NonNull;
 
 /// Lock `memory`, after asking whether it fits: past a control group's limit the kernel does not
 /// answer `mlock` with an error but kills the process.
@@ -15,6 +18,27 @@ pub(crate) fn lock(
 ) -> Result<(), TierError> {
     check_headroom(memory.len() as u64, what, root)?;
     memory.lock().map_err(|source| refused(memory.len() as u64, what, source))
+}
+
+/// Lock the pages of `range`, a part of a mapping, one of several that are `all_bytes` together;
+/// the caller has looked whether there is room.
+pub(crate) fn lock_range(
+    range: &[u8],
+    all_bytes: u64,
+    what: &'static str,
+) -> Result<(), TierError> {
+    let start = NonNull::from(range).cast();
+    // SAFETY: `mlock` reads the pages in and keeps them in memory; it changes no byte, and fails
+    // where nothing is mapped.
+    unsafe { mlock(start, range.len()) }.map_err(|errno| refused(all_bytes, what, errno.into()))
+}
+
+/// Let the pages of `range` go again.
+pub(crate) fn unlock_range(range: &[u8]) {
+    // SAFETY: `munlock` changes no byte, only whether the pages may be evicted.
+    if let Err(error) = unsafe { munlock(NonNull::from(range).cast(), range.len()) } {
+        tracing::warn!(%error, bytes = range.len(), "a locked range could not be unlocked");
+    }
 }
 
 /// What the kernel's refusal to lock means: the process's own limit is in the way.

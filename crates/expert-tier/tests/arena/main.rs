@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod locked;
 mod pins;
 mod pool;
 mod promises;

@@ -2,10 +2,11 @@
 
 use super::pool::EXPERTS;
 use super::{assert_bytes, config, open, write};
-use expert_tier::{Adopt, Arena, ArenaConfig, ArenaReads, Tier, TierConfig};
+use expert_tier::{Adopt, Arena, ArenaConfig, ArenaReads, Pool, Tier, TierConfig};
 use router_trace::policy::PolicyKind;
 use router_trace::{ExpertId, Route};
-use std::fs::File;
+use std::fs::{self, File};
+use std::io::Write;
 
 #[test]
 fn a_failed_read_leaves_counters_policy_and_other_leases_as_they_were() {
@@ -110,4 +111,38 @@ fn more_threads_than_allowed_are_refused_by_name() {
     let config = ArenaConfig { fill_threads: 0, ..ArenaConfig::default() };
     let error = Arena::open(pool, &config).unwrap_err();
     assert!(error.to_string().contains("fill_threads"), "{error}");
+}
+
+#[test]
+fn more_places_than_memory_has_room_for_are_refused_with_the_numbers() {
+    let (dir, pool) = write();
+    drop(pool);
+    // One expert of 1.5 TiB that is a hole of its file.
+    let mut head = String::from("{");
+    for (part, name) in ["gate_proj", "up_proj", "down_proj"].into_iter().enumerate() {
+        let (start, end) = ((part as u64) << 39, (part as u64 + 1) << 39);
+        let shape = if part == 2 { [1 << 18, 1 << 20] } else { [1 << 20, 1 << 18] };
+        head += &format!(
+            "{}\"model.layers.0.mlp.experts.0.{name}.weight\":{{\"dtype\":\"BF16\",\
+             \"shape\":{shape:?},\"data_offsets\":[{start},{end}]}}",
+            if part == 0 { "" } else { "," },
+        );
+    }
+    head += "}";
+    let path = dir.path().join("model.safetensors");
+    fs::remove_file(&path).unwrap();
+    let mut file = File::create(&path).unwrap();
+    file.write_all(&(head.len() as u64).to_le_bytes()).unwrap();
+    file.write_all(head.as_bytes()).unwrap();
+    if let Err(error) = file.set_len(8 + head.len() as u64 + (3 << 39)) {
+        println!("SKIPPED: a file of 1.5 TiB: {error}");
+        return;
+    }
+    let pool = Pool::open(dir.path()).unwrap();
+    let one = config(1, PolicyKind::Lru, ArenaReads::Copies);
+    let error = Arena::open(pool.clone(), &one).unwrap_err();
+    assert_eq!(error.kind(), "limit");
+    assert!(error.to_string().contains("the arena needs 1649267441664 bytes"), "{error}");
+    let error = Arena::pinned(pool, &[ExpertId::new(0, 0)], &one).unwrap_err();
+    assert!(error.to_string().contains("the pinned arena cannot be locked"), "{error}");
 }
