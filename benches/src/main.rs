@@ -54,7 +54,7 @@ enum Command {
     Simulate(Options),
     /// One arm of `pressure`, started by it.
     #[command(hide = true)]
-    PressureChild { pool: PathBuf, arm: usize, slots: usize, accesses: usize },
+    PressureChild { pool: PathBuf, arm: usize, places: usize, tokens: usize },
 }
 
 #[derive(Args, Debug)]
@@ -118,8 +118,8 @@ fn run(command: &Command) -> Result<()> {
         Command::Pressure(options) => bench("pressure", options, 5, pressure::run),
         Command::Ffn(options) => bench("ffn", options, 7, ffn::run),
         Command::Simulate(options) => bench("simulate", options, 3, simulate::run),
-        Command::PressureChild { pool, arm, slots, accesses } => {
-            pressure::child::run(pool, *arm, *slots, *accesses)
+        Command::PressureChild { pool, arm, places, tokens } => {
+            pressure::child::run(pool, *arm, *places, *tokens)
         }
     }
 }

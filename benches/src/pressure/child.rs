@@ -1,13 +1,13 @@
 //! One arm's run over the trace, in a process of its own that a control group limits.
 
-use super::trace::{Access, Lru};
 use crate::consume;
 use crate::measure::Meter;
 use anyhow::{Context, Result, bail};
 use expert_tier::observe::{MemoryLimits, SystemRoot};
-use expert_tier::{Admission, Adopted, FillMethod, Pool, Tier, TierConfig};
+use expert_tier::{
+    Admission, Adopt, Adopted, Arena, ArenaConfig, FillMethod, Pool, Tier, TierConfig,
+};
 use serde::{Deserialize, Serialize};
-use std::collections::HashMap;
 use std::io::{self, BufRead};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ pub(crate) struct Way {
     pub(crate) admission: Admission,
     pub(crate) fill_threads: usize,
     pub(crate) fill: Option<FillMethod>,
-    /// Leases are kept, least recently used first out, in so many slots.
+    /// An LRU arena instead of a tier.
     pub(crate) arena: bool,
     pub(crate) losing: bool,
 }
@@ -43,7 +43,7 @@ const LOSING: Way = Way { losing: true, ..TIER };
 const BUFFERS: &str = "buffers of the tier";
 
 pub(crate) const WAYS: [Way; 6] = [
-    Way { name: ARENA, channel: BUFFERS, admission: Admission::Direct, arena: true, ..TIER },
+    Way { name: ARENA, channel: BUFFERS, arena: true, ..TIER },
     TIER,
     Way { name: ADMIT_ONE, fill_threads: 1, ..TIER },
     Way {
@@ -74,56 +74,54 @@ pub(crate) struct Outcome {
     pub(crate) checksum: u64,
 }
 
+impl Way {
+    fn open(&self, pool: Pool, places: usize) -> Result<Box<dyn Adopt>> {
+        let fill_threads = self.fill_threads;
+        if self.arena {
+            let config = ArenaConfig { places, fill_threads, ..ArenaConfig::default() };
+            return Ok(Box::new(Arena::open(pool, &config)?));
+        }
+        let config = TierConfig {
+            admission: self.admission,
+            fill_threads,
+            fill_method: self.fill,
+            ..TierConfig::default()
+        };
+        Ok(Box::new(Tier::open(pool, config)?))
+    }
+}
+
 /// Waits for a line on standard input: then the parent has put us into the group.
-pub(crate) fn run(pool: &Path, arm: usize, slots: usize, accesses: usize) -> Result<()> {
+pub(crate) fn run(pool: &Path, arm: usize, places: usize, tokens: usize) -> Result<()> {
     let Some(way) = WAYS.get(arm) else { bail!("no arm {arm}") };
     io::stdin().lock().read_line(&mut String::new()).context("waiting for the parent")?;
-    let mut trace = super::trace::olmoe()?;
-    trace.truncate(accesses);
-    let pool = Pool::open(pool)?;
-    let config = TierConfig {
-        admission: way.admission,
-        fill_threads: way.fill_threads,
-        fill_method: way.fill,
-        ..TierConfig::default()
-    };
-    let tier = Tier::open(pool, config)?;
+    let trace = super::trace::olmoe(tokens)?;
+    let adopt = way.open(Pool::open(pool)?, places)?;
+    let tier = adopt.tier();
     let cold = tier.evict(None)?.resident_bytes == 0;
-    let mut lru = Lru::new(slots);
-    let mut held: HashMap<(u16, u16), Adopted> = HashMap::new();
-    let first_scored = trace.len() * 2 / 5;
+    let first_scored = super::trace::replay(&trace)?.warm.keys().len();
     let mut state = None;
     let mut asked_bytes = 0;
     let mut checksum = 0_u64;
     let mut resident = Resident::default();
-    let every = ((trace.len() - first_scored) / SAMPLES).max(1);
-    for (number, &access) in trace.iter().enumerate() {
+    let every = ((trace.keys().len() - first_scored) / SAMPLES).max(1);
+    for (number, &key) in trace.keys().iter().enumerate() {
         if number == first_scored {
-            state = Some((Meter::start(&tier), Instant::now()));
+            state = Some((Meter::start(tier), Instant::now()));
             (asked_bytes, checksum) = (0, 0);
         }
         if number >= first_scored && (number - first_scored).is_multiple_of(every) {
-            resident.sample(&tier)?;
+            resident.sample(tier)?;
         }
-        let (layer, index) = access;
-        let adopt = || tier.adopt_batch(layer, &[index]);
-        let sum = if way.arena {
-            if let Access::Miss(victim) = lru.access(access) {
-                // The slot is free before it is filled: never more than there are.
-                drop(victim.and_then(|victim| held.remove(&victim)));
-                held.insert(access, adopt()?);
-            }
-            use_all(&held[&access], &mut asked_bytes)
-        } else {
-            use_all(&adopt()?, &mut asked_bytes)
-        };
-        checksum = checksum.wrapping_mul(31).wrapping_add(sum);
+        let id = trace.key_space().id(key).context("an access without an expert")?;
+        let adopted = adopt.adopt_batch(id.layer, &[id.index])?;
+        checksum = checksum.wrapping_mul(31).wrapping_add(use_all(&adopted, &mut asked_bytes));
     }
-    let Some((meter, start)) = state else { bail!("a trace of {accesses} accesses") };
+    let Some((meter, start)) = state else { bail!("a trace of {tokens} tokens") };
     let seconds = (start.elapsed() - resident.took).as_secs_f64();
     let (device_bytes, process_bytes) = meter.stop();
     let limit_bytes = MemoryLimits::read(&SystemRoot::default()).limit_bytes;
-    let scored = trace.len() - first_scored;
+    let scored = trace.keys().len() - first_scored;
     let outcome = Outcome {
         scored,
         cold,

@@ -28,19 +28,20 @@ const POOL: Spec = Spec {
 };
 /// A quarter of the pool.
 const SLOTS: usize = 256;
-/// For the process itself.
+/// For the process itself, and the buffer that an arena reads into before it gives one up.
 const EXTRA_BYTES: u64 = 24 << 20;
 
 pub(crate) fn run(settings: &Settings) -> Result<(Vec<Row>, Vec<Bar>)> {
     let pool = POOL.open(&settings.dir)?;
     let limit = (SLOTS * POOL.expert_bytes) as u64 + EXTRA_BYTES;
-    let mut trace = trace::olmoe()?;
-    trace.truncate(settings.pick(trace.len(), trace.len() / 4));
-    let exact = trace::miss_ratio(&trace, SLOTS, trace.len() * 2 / 5);
+    let tokens = settings.pick(trace::TOKENS, trace::TOKENS / 4);
+    let trace = trace::olmoe(tokens)?;
+    let lru = trace::lru(&trace)?;
+    let exact = lru(SLOTS);
     let workload = format!(
         "OLMoE, {} accesses one by one, scored after 40 %, 2 MiB experts, limit {} MiB, \
          wall time an access",
-        trace.len(),
+        trace.keys().len(),
         limit >> 20
     );
     // Whether a group can be had at all, before any arm depends on it.
@@ -49,10 +50,10 @@ pub(crate) fn run(settings: &Settings) -> Result<(Vec<Row>, Vec<Bar>)> {
         let rows = WAYS.iter().map(|way| Row::skipped(&workload, way.name, &why)).collect();
         return Ok((rows, bars(None, exact)));
     }
-    let (pool, accesses) = (&pool, trace.len());
+    let pool = &pool;
     let resident = RefCell::new(vec![Vec::new(); WAYS.len()]);
     let turn = |arm: usize| {
-        let (sample, resident_bytes) = turn(pool, arm, limit, accesses)?;
+        let (sample, resident_bytes) = turn(pool, arm, limit, tokens)?;
         resident.borrow_mut()[arm].push(resident_bytes as f64 / POOL.expert_bytes as f64);
         Ok(sample)
     };
@@ -76,7 +77,7 @@ pub(crate) fn run(settings: &Settings) -> Result<(Vec<Row>, Vec<Bar>)> {
         let Some(held) = Spread::of(experts.iter().copied()) else { continue };
         if held.median >= 1.0 {
             let places = held.median.round();
-            let same = trace::miss_ratio(&trace, places as usize, trace.len() * 2 / 5);
+            let same = lru(places as usize);
             let note = format!("held {places} experts in the mean; exact LRU of as many {same:.4}");
             row.notes.push(note);
         }
@@ -104,14 +105,14 @@ fn bars(turns: Option<&Turns>, exact: f64) -> Vec<Bar> {
 }
 
 /// One arm over the whole trace, in a child that a new group limits; and what it held of the pool.
-fn turn(pool: &Pool, arm: usize, limit: u64, accesses: usize) -> Result<(Sample, u64)> {
+fn turn(pool: &Pool, arm: usize, limit: u64, tokens: usize) -> Result<(Sample, u64)> {
     // Pages that this process left would be charged to it, not to the child.
     Tier::open(pool.clone(), TierConfig::default())?.evict(None)?;
     let group = Group::new(limit)?;
     let mut child = Command::new(std::env::current_exe()?)
         .arg("pressure-child")
         .arg(pool.root())
-        .args([arm, SLOTS, accesses].map(|number| number.to_string()))
+        .args([arm, SLOTS, tokens].map(|number| number.to_string()))
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()

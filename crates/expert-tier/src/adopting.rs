@@ -1,4 +1,6 @@
+use crate::arena::Places;
 use crate::error::TierError;
+use crate::fill::direct::BufferReader;
 use crate::fill::{Arrival, FillMethod};
 use crate::lease::{Adopted, AdoptedExpert};
 use crate::stats::Snapshot;
@@ -53,6 +55,8 @@ enum Source {
     Warm,
     /// Our fill, as its expert of this number.
     Ours(usize),
+    /// The adoption has named it before, at this place.
+    Again(usize),
     /// A fill that another adoption has begun.
     Theirs,
 }
@@ -76,6 +80,52 @@ impl Adopting {
         experts: &[u16],
     ) -> Result<Self, TierError> {
         let started = Instant::now();
+        let mut adopting = Self::new(shared, layer, experts)?;
+        let ids = adopting.ids();
+        if let Some(reader) = &shared.reader {
+            adopting.read_past_cache(reader, &ids)?;
+        } else {
+            adopting.fill_missing(&ids)?;
+        }
+        adopting.delta.adopt_ns = elapsed_ns(started);
+        Ok(adopting)
+    }
+
+    /// The same where `places` keeps what it keeps and `reader` reads the rest.
+    pub(crate) fn begin_in_arena(
+        shared: &Arc<Shared>,
+        reader: &Arc<BufferReader>,
+        places: &Arc<Places>,
+        layer: u16,
+        experts: &[u16],
+    ) -> Result<Self, TierError> {
+        let started = Instant::now();
+        let mut adopting = Self::new(shared, layer, experts)?;
+        let ids = adopting.ids();
+        let (found, pins) = places.hold(&ids);
+        adopting.adopted.pins = Some(pins);
+        let mut ours = Vec::new();
+        for (place, buffer) in found.into_iter().enumerate() {
+            let before = ids[..place].iter().position(|id| *id == ids[place]);
+            adopting.sources.push(match (&buffer, before) {
+                (Some(_), _) => Source::Warm,
+                (None, Some(before)) => Source::Again(before),
+                (None, None) => {
+                    ours.push(ids[place]);
+                    Source::Ours(ours.len() - 1)
+                }
+            });
+            adopting.adopted.experts[place].buffer = buffer;
+        }
+        if !ours.is_empty() {
+            adopting.read(reader, &ours)?;
+        }
+        adopting.delta.adopt_ns = elapsed_ns(started);
+        Ok(adopting)
+    }
+
+    /// Nothing usable yet.
+    fn new(shared: &Arc<Shared>, layer: u16, experts: &[u16]) -> Result<Self, TierError> {
         let ids: Vec<ExpertId> = experts.iter().map(|&index| ExpertId::new(layer, index)).collect();
         for &id in &ids {
             if shared.pool.layout().expert(id).is_none() {
@@ -86,17 +136,13 @@ impl Adopting {
         // The lease exists before its bytes do: if the fill fails, its drop undoes the holds.
         shared.hold(&ids);
         let experts = ids.iter().map(|&id| AdoptedExpert { id, buffer: None }).collect();
-        let adopted = Adopted { shared: Arc::clone(shared), experts };
-        let (fill, sources, delta) = (Fill(None), Vec::new(), Snapshot::default());
-        let mut adopting = Self { fill, adopted, sources, usable: 0, delta };
-        if shared.reader.is_some() {
-            adopting.read_past_cache(&ids)?;
-        } else {
-            adopting.fill_missing(&ids)?;
-        }
-        adopting.delta.adoptions = 1;
-        adopting.delta.adopt_ns = elapsed_ns(started);
-        Ok(adopting)
+        let adopted = Adopted { shared: Arc::clone(shared), experts, pins: None };
+        let delta = Snapshot { adoptions: 1, ..Snapshot::default() };
+        Ok(Self { fill: Fill(None), adopted, sources: Vec::new(), usable: 0, delta })
+    }
+
+    fn ids(&self) -> Vec<ExpertId> {
+        self.adopted.experts.iter().map(|expert| expert.id).collect()
     }
 
     /// Wait until at least one more expert is usable; the numbers of those that became usable,
@@ -131,10 +177,23 @@ impl Adopting {
             self.wait()?;
         }
         self.adopted.check()?;
+        self.settle();
         let Self { fill, adopted, delta, .. } = self;
         drop(fill);
         adopted.shared.counters.add(&delta);
         Ok(adopted)
+    }
+
+    /// In an arena: its policy hears of the experts, and what it answers is counted.
+    fn settle(&mut self) {
+        let Adopted { shared, experts, pins } = &mut self.adopted;
+        let Some(pins) = pins else { return };
+        let hits = pins.settle(experts);
+        for ((expert, source), hit) in experts.iter().zip(&self.sources).zip(hits) {
+            // What we have read was not there, even if another thread has brought it meanwhile.
+            let warm = hit && !matches!(source, Source::Ours(_));
+            self.delta.count(shared.layout(expert.id).nominal_bytes(), warm);
+        }
     }
 
     /// Whether the next expert is usable now, with `patience` after waiting for it.
@@ -142,6 +201,11 @@ impl Adopting {
         let source = self.sources[self.usable];
         let here = match source {
             Source::Warm => true,
+            Source::Again(before) => {
+                let buffer = self.adopted.experts[before].buffer.clone();
+                self.adopted.experts[self.usable].buffer = buffer;
+                true
+            }
             _ if !patience => self.came(source)?,
             _ => {
                 let started = Instant::now();
@@ -162,36 +226,41 @@ impl Adopting {
         let Some(found) = self.fill.0.as_ref().and_then(|fill| fill.try_take(number)) else {
             return Ok(false);
         };
-        self.adopted.experts[self.usable].buffer = found?;
+        self.adopted.experts[self.usable].buffer = found?.map(Arc::new);
         Ok(true)
     }
 
     fn await_next(&mut self, source: Source) -> Result<(), TierError> {
         let expert = &mut self.adopted.experts[self.usable];
         match (source, &self.fill.0) {
-            (Source::Ours(number), Some(fill)) => expert.buffer = fill.wait(number)?,
+            (Source::Ours(number), Some(fill)) => expert.buffer = fill.wait(number)?.map(Arc::new),
             _ => self.delta.shared_fills += await_theirs(&self.adopted.shared, expert.id)?,
         }
         Ok(())
     }
 
-    /// Begin to read `ids` into buffers.
-    fn read_past_cache(&mut self, ids: &[ExpertId]) -> Result<(), TierError> {
-        let shared = Arc::clone(&self.adopted.shared);
-        let Some(reader) = &shared.reader else { return Ok(()) };
-        let started = Instant::now();
-        self.fill.0 = Some(reader.start(&shared.filler, &shared.mapping, &shared.pool, ids)?);
+    /// Begin to read `ids`, which are all that is adopted, into buffers.
+    fn read_past_cache(
+        &mut self,
+        reader: &Arc<BufferReader>,
+        ids: &[ExpertId],
+    ) -> Result<(), TierError> {
+        self.read(reader, ids)?;
         self.sources = (0..ids.len()).map(Source::Ours).collect();
         for &id in ids {
-            let layout = shared.layout(id);
-            let bytes = layout.nominal_bytes();
-            let pages = layout.extents.iter().map(|&extent| shared.pages(extent).1);
-            self.delta.adopted_experts += 1;
-            self.delta.adopted_bytes += bytes;
-            self.delta.cold_experts += 1;
-            self.delta.cold_bytes += bytes;
-            self.delta.missing_bytes += pages.sum::<u64>();
+            let bytes = self.adopted.shared.layout(id).nominal_bytes();
+            self.delta.count(bytes, false);
         }
+        Ok(())
+    }
+
+    /// Begin to read `ids` into buffers.
+    fn read(&mut self, reader: &Arc<BufferReader>, ids: &[ExpertId]) -> Result<(), TierError> {
+        let shared = &self.adopted.shared;
+        let started = Instant::now();
+        self.fill.0 = Some(reader.start(&shared.filler, &shared.mapping, &shared.pool, ids)?);
+        let extents = ids.iter().flat_map(|&id| &shared.layout(id).extents);
+        self.delta.missing_bytes += extents.map(|&extent| shared.pages(extent).1).sum::<u64>();
         self.delta.fill_ns = elapsed_ns(started);
         Ok(())
     }
@@ -211,24 +280,15 @@ impl Adopting {
                 }
             };
             let bytes = layout.nominal_bytes();
-            self.delta.adopted_experts += 1;
-            self.delta.adopted_bytes += bytes;
+            self.delta.count(bytes, missing == 0);
             self.delta.missing_bytes += missing;
-            self.sources.push(if missing == 0 {
-                self.delta.warm_experts += 1;
-                self.delta.warm_bytes += bytes;
+            self.sources.push(if missing == 0 || faults {
                 Source::Warm
+            } else if shared.in_flight.claim(id) {
+                ours.push(id);
+                Source::Ours(ours.len() - 1)
             } else {
-                self.delta.cold_experts += 1;
-                self.delta.cold_bytes += bytes;
-                if faults {
-                    Source::Warm
-                } else if shared.in_flight.claim(id) {
-                    ours.push(id);
-                    Source::Ours(ours.len() - 1)
-                } else {
-                    Source::Theirs
-                }
+                Source::Theirs
             });
         }
         if !ours.is_empty() {

@@ -4,7 +4,7 @@ pub use detail::{ExpertSetProblem, OffsetProblem};
 
 use crate::pool::{Dtype, FileIdentity};
 use detail::{AlsoIn, Because, Of, Room};
-use router_trace::ExpertId;
+use router_trace::{ExpertId, TraceError};
 use std::io;
 use std::path::PathBuf;
 
@@ -113,6 +113,25 @@ pub enum TierError {
         /// The system's answer.
         #[source]
         source: io::Error,
+    },
+    /// More memory than there is.
+    #[error("{what} needs {bytes} bytes of memory, {limit} is {limit_bytes} bytes")]
+    NoRoom {
+        /// For what.
+        what: &'static str,
+        /// How much.
+        bytes: u64,
+        /// Which limit is in the way.
+        limit: String,
+        /// That limit.
+        limit_bytes: u64,
+    },
+    /// A policy that an arena cannot decide by.
+    #[error("an arena cannot decide so: {source}")]
+    Policy {
+        /// Why not.
+        #[source]
+        source: TraceError,
     },
     /// Memory that cannot be locked.
     #[error(
@@ -447,7 +466,9 @@ impl TierError {
             | Self::FillStopped
             | Self::Poisoned { .. } => "io-changed",
             Self::DirectUnavailable { .. } | Self::FillUnavailable { .. } => "device-unavailable",
+            Self::Policy { source } => source.kind(),
             Self::Memory { .. }
+            | Self::NoRoom { .. }
             | Self::Lock { .. }
             | Self::Threads { .. }
             | Self::SettingLimit { .. } => "limit",

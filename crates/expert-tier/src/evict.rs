@@ -22,6 +22,20 @@ pub(crate) fn private_pages(
     subtract(&joined(&ours), &joined(&others))
 }
 
+/// Runs of whole pages that hold bytes of these experts.
+pub(crate) fn page_runs(layout: &PoolLayout, experts: &[ExpertId], page_bytes: u64) -> Vec<Extent> {
+    let extents = experts.iter().filter_map(|&id| layout.expert(id)).flat_map(|e| &e.extents);
+    let mut ours: Vec<Extent> = extents.map(|&extent| pages(extent, page_bytes)).collect();
+    ours.sort_unstable();
+    joined(&ours)
+}
+
+/// `runs`, which are sorted and do not touch, without what `locked` covers.
+pub(crate) fn without(runs: &[Extent], mut locked: Vec<Extent>) -> Vec<Extent> {
+    locked.sort_unstable();
+    subtract(runs, &joined(&locked))
+}
+
 fn pages(extent: Extent, page_bytes: u64) -> Extent {
     let offset = extent.offset / page_bytes * page_bytes;
     Extent { offset, len: extent.end().next_multiple_of(page_bytes) - offset, ..extent }

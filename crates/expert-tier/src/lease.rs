@@ -1,6 +1,7 @@
 use crate::admission::Admission;
+use crate::arena::Pins;
 use crate::error::TierError;
-use crate::fill::direct::BufferExpert;
+use crate::fill::buffer::BufferExpert;
 use crate::tier::Shared;
 use crate::view::{Bytes, ExpertView, PartView};
 use router_trace::ExpertId;
@@ -19,13 +20,16 @@ use std::sync::Arc;
 pub struct Adopted {
     pub(crate) shared: Arc<Shared>,
     pub(crate) experts: Vec<AdoptedExpert>,
+    /// What keeps an arena from giving the experts up. After them: fields are dropped in this
+    /// order.
+    pub(crate) pins: Option<Pins>,
 }
 
 #[derive(Debug)]
 pub(crate) struct AdoptedExpert {
     pub(crate) id: ExpertId,
     /// `None`: the mapping itself holds the bytes.
-    pub(crate) buffer: Option<BufferExpert>,
+    pub(crate) buffer: Option<Arc<BufferExpert>>,
 }
 
 impl Adopted {

@@ -2,7 +2,9 @@
 #![deny(unsafe_code)]
 
 mod admission;
+mod adopt;
 mod adopting;
+mod arena;
 mod config;
 mod error;
 mod evict;
@@ -12,6 +14,7 @@ pub mod host;
 mod in_flight;
 mod lease;
 mod lock;
+mod locked;
 mod notice;
 pub mod observe;
 pub mod pack;
@@ -25,11 +28,14 @@ mod tier;
 mod view;
 
 pub use admission::Admission;
+pub use adopt::Adopt;
 pub use adopting::Adopting;
+pub use arena::{Arena, ArenaConfig, ArenaReads, hottest};
 pub use config::TierConfig;
 pub use error::{ExpertSetProblem, OffsetProblem, TierError};
 pub use fill::FillMethod;
 pub use lease::Adopted;
+pub use locked::LockedExperts;
 pub use notice::Notice;
 pub use pool::Pool;
 pub use raw::{RawRead, read_extent};

@@ -1,9 +1,13 @@
 //! Locking memory without being killed for it.
+#![expect(unsafe_code, reason = "locking a part of a mapping has no safe wrapper")]
 
 use crate::error::TierError;
 use crate::observe::{MemoryLimits, SystemRoot};
 use memmap2::MmapMut;
+use nix::sys::mman::{mlock, munlock};
 use nix::sys::resource::{Resource, getrlimit};
+use std::io;
+use std::ptr::NonNull;
 
 /// Lock `memory`, after asking whether it fits: past a control group's limit the kernel does not
 /// answer `mlock` with an error but kills the process.
@@ -12,30 +16,68 @@ pub(crate) fn lock(
     what: &'static str,
     root: &SystemRoot,
 ) -> Result<(), TierError> {
-    let bytes = memory.len() as u64;
-    let limits = MemoryLimits::read(root);
-    if let Some(headroom) = limits.headroom_bytes()
-        && bytes > headroom
-    {
-        let by_group = limits.available_bytes.is_none_or(|available| headroom < available);
-        let limit = match (limits.limit_bytes, &limits.limit_path) {
-            (Some(most), Some(path)) if by_group => {
-                format!("what is left of the control group's {most} ({})", path.display())
-            }
-            _ => "what is left of the machine's memory".to_owned(),
-        };
-        return Err(TierError::Lock { what, bytes, limit, limit_bytes: headroom, source: None });
+    check_headroom(memory.len() as u64, what, root)?;
+    memory.lock().map_err(|source| refused(memory.len() as u64, what, source))
+}
+
+/// Lock the pages of `range`, a part of a mapping, one of several that are `all_bytes` together;
+/// the caller has looked whether there is room.
+pub(crate) fn lock_range(
+    range: &[u8],
+    all_bytes: u64,
+    what: &'static str,
+) -> Result<(), TierError> {
+    let start = NonNull::from(range).cast();
+    // SAFETY: `mlock` reads the pages in and keeps them in memory; it changes no byte, and fails
+    // where nothing is mapped.
+    unsafe { mlock(start, range.len()) }.map_err(|errno| refused(all_bytes, what, errno.into()))
+}
+
+/// Let the pages of `range` go again.
+pub(crate) fn unlock_range(range: &[u8]) {
+    // SAFETY: `munlock` changes no byte, only whether the pages may be evicted.
+    if let Err(error) = unsafe { munlock(NonNull::from(range).cast(), range.len()) } {
+        tracing::warn!(%error, bytes = range.len(), "a locked range could not be unlocked");
     }
-    memory.lock().map_err(|source| {
-        let soft = getrlimit(Resource::RLIMIT_MEMLOCK).map_or(0, |(soft, _)| soft);
-        TierError::Lock {
-            what,
-            bytes,
-            limit: "RLIMIT_MEMLOCK (ulimit -l)".to_owned(),
-            limit_bytes: soft,
-            source: Some(source),
+}
+
+/// What the kernel's refusal to lock means: the process's own limit is in the way.
+pub(crate) fn refused(bytes: u64, what: &'static str, source: io::Error) -> TierError {
+    let soft = getrlimit(Resource::RLIMIT_MEMLOCK).map_or(0, |(soft, _)| soft);
+    TierError::Lock {
+        what,
+        bytes,
+        limit: "RLIMIT_MEMLOCK (ulimit -l)".to_owned(),
+        limit_bytes: soft,
+        source: Some(source),
+    }
+}
+
+/// Whether so many bytes can be locked without the kernel having to kill.
+pub(crate) fn check_headroom(
+    bytes: u64,
+    what: &'static str,
+    root: &SystemRoot,
+) -> Result<(), TierError> {
+    let Some((headroom, limit)) = headroom(root) else { return Ok(()) };
+    if bytes <= headroom {
+        return Ok(());
+    }
+    Err(TierError::Lock { what, bytes, limit, limit_bytes: headroom, source: None })
+}
+
+/// Bytes that can still be had, and what limits them in words; `None` if nothing is known.
+pub(crate) fn headroom(root: &SystemRoot) -> Option<(u64, String)> {
+    let limits = MemoryLimits::read(root);
+    let headroom = limits.headroom_bytes()?;
+    let by_group = limits.available_bytes.is_none_or(|available| headroom < available);
+    let limit = match (limits.limit_bytes, &limits.limit_path) {
+        (Some(most), Some(path)) if by_group => {
+            format!("what is left of the control group's {most} ({})", path.display())
         }
-    })
+        _ => "what is left of the machine's memory".to_owned(),
+    };
+    Some((headroom, limit))
 }
 
 #[cfg(test)]

@@ -47,11 +47,12 @@ counters! {
     adopted_experts,
     /// Their nominal bytes: what the compute may read in place.
     adopted_bytes,
-    /// Adopted experts of which every page was in the page cache.
+    /// Adopted experts of which every page was in the page cache (that were kept, in an arena).
     warm_experts,
     /// Nominal bytes of these.
     warm_bytes,
-    /// Adopted experts of which a page was missing, or that were read past the page cache.
+    /// Adopted experts of which a page was missing, or that were read past the page cache (that
+    /// were not kept, in an arena).
     cold_experts,
     /// Nominal bytes of these.
     cold_bytes,
@@ -66,6 +67,19 @@ counters! {
 }
 
 impl Snapshot {
+    /// One expert more, of so many nominal bytes.
+    pub(crate) fn count(&mut self, bytes: u64, warm: bool) {
+        self.adopted_experts += 1;
+        self.adopted_bytes += bytes;
+        if warm {
+            self.warm_experts += 1;
+            self.warm_bytes += bytes;
+        } else {
+            self.cold_experts += 1;
+            self.cold_bytes += bytes;
+        }
+    }
+
     /// Share of adopted experts that were warm; `None` before the first.
     #[must_use]
     pub fn warm_ratio(&self) -> Option<f64> {

@@ -36,7 +36,7 @@ const EVICT_PAUSE: Duration = Duration::from_millis(5);
 /// expert share one fill.
 #[derive(Debug)]
 pub struct Tier {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
 }
 
 /// What leases keep alive.
@@ -51,15 +51,17 @@ pub(crate) struct Shared {
     /// For the arms that do not use the mapping.
     pub(crate) reader: Option<Arc<BufferReader>>,
     /// One a file: what tells the truth depends on who owns it.
-    probes: Vec<ResidencyProbe>,
+    pub(crate) probes: Vec<ResidencyProbe>,
     notices: Vec<Notice>,
-    page_bytes: u64,
+    pub(crate) page_bytes: u64,
     edge_bytes: u64,
     whole_tails: bool,
     pub(crate) counters: Counters,
     pub(crate) in_flight: Arc<InFlight>,
     /// Leases that live on each expert; kept only by the arm that forgets behind them.
     leased: Mutex<HashMap<ExpertId, u32>>,
+    /// Page runs that are locked in the mapping: the kernel refuses to unmap these.
+    pub(crate) locked: Mutex<Vec<Extent>>,
 }
 
 /// Resident and total bytes of some extents, as a probe found them.
@@ -113,6 +115,7 @@ impl Tier {
             counters: Counters::default(),
             in_flight: Arc::default(),
             leased: Mutex::default(),
+            locked: Mutex::default(),
         };
         Ok(Self { shared: Arc::new(shared) })
     }
@@ -248,7 +251,7 @@ impl Tier {
         let shared = &self.shared;
         // Finds ids that the pool does not have.
         shared.each_extent(experts, |_| Ok(()))?;
-        let runs = match experts {
+        let mut runs = match experts {
             // As few and as long as can be: a folio leaves only if a range covers all of it, and
             // one that was read ahead may hold several experts.
             Some(ids) => evict::private_pages(shared.pool.layout(), ids, shared.page_bytes),
@@ -258,6 +261,10 @@ impl Tier {
                 .filter(|whole| whole.len > 0)
                 .collect(),
         };
+        let locked = shared.locked.lock().clone();
+        if !locked.is_empty() {
+            runs = evict::without(&runs, locked);
+        }
         let mut left = shared.forget_runs(&runs)?;
         for _ in 1..EVICT_ATTEMPTS {
             if left.resident_bytes == 0 {
@@ -358,7 +365,7 @@ impl Shared {
         Ok(left)
     }
 
-    fn each_extent(
+    pub(crate) fn each_extent(
         &self,
         experts: Option<&[ExpertId]>,
         mut visit: impl FnMut(Extent) -> Result<(), TierError>,

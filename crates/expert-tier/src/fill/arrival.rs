@@ -1,4 +1,4 @@
-use super::direct::BufferExpert;
+use super::buffer::BufferExpert;
 use crate::error::TierError;
 use parking_lot::{Condvar, Mutex};
 

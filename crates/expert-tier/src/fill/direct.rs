@@ -5,6 +5,7 @@
 //! and called unbuffered only if the probe still finds it absent afterwards.
 #![expect(unsafe_code, reason = "island 2: statx and preadv2 have no safe wrapper for these flags")]
 
+use super::buffer::{BufferExpert, allocate};
 use super::{Arrival, Filler, Piece, piece_error};
 use crate::admission::Admission;
 use crate::error::TierError;
@@ -12,9 +13,9 @@ use crate::host::{FsKind, Storage, logical_block_bytes, page_bytes};
 use crate::observe::SystemRoot;
 use crate::pool::handles::{Handles, OpenAs, refused};
 use crate::pool::map::{HUGE_BYTES, Mapping};
-use crate::pool::{ExpertLayout, Extent, Part, Pool};
+use crate::pool::{ExpertLayout, Extent, Pool};
 use crate::residency::{ProbeKind, ResidencyProbe};
-use memmap2::{Advice, MmapMut};
+use memmap2::MmapMut;
 use parking_lot::Mutex;
 use rayon::iter::{IndexedParallelIterator, IntoParallelIterator, ParallelIterator};
 use router_trace::ExpertId;
@@ -29,16 +30,15 @@ use std::sync::Arc;
 const FALLBACK_BLOCK_BYTES: u64 = 4096;
 
 /// One read: large enough for a device's full rate, small enough to spread over the threads.
-const READ_BYTES: usize = 1 << 20;
-
-/// Buffers kept for the next route; more are given back to the system.
-const SPARE_BUFFERS: usize = 64;
+pub(super) const READ_BYTES: usize = 1 << 20;
 
 /// How bytes get past the page cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Method {
     Direct,
     DontCache,
+    /// Not past it at all: copies out of the page cache, as most programs read.
+    Copy,
 }
 
 /// Reads experts into buffers of ours.
@@ -48,19 +48,10 @@ pub(crate) struct BufferReader {
     handles: Handles,
     /// By file: offsets and lengths of reads are multiples of this.
     block_bytes: Vec<u64>,
-    page_bytes: u64,
+    pub(super) page_bytes: u64,
     /// The file systems of which no absent page could be had to watch.
     unproved: usize,
-    spare: Mutex<Vec<MmapMut>>,
-}
-
-/// One expert's bytes in a buffer of ours; the buffer goes back when this drops.
-#[derive(Debug)]
-pub(crate) struct BufferExpert {
-    buffer: Option<MmapMut>,
-    home: Arc<BufferReader>,
-    /// Where each extent's aligned range starts in the buffer: at a page.
-    starts: Box<[usize]>,
+    pub(super) spare: Mutex<Vec<MmapMut>>,
 }
 
 impl Method {
@@ -77,12 +68,13 @@ impl Method {
         match self {
             Self::Direct => Admission::Direct.name(),
             Self::DontCache => Admission::DontCache.name(),
+            Self::Copy => "copying",
         }
     }
 
     fn read_at(self, file: &File, target: &mut [u8], offset: u64) -> io::Result<usize> {
         match self {
-            Self::Direct => file.read_at(target, offset),
+            Self::Direct | Self::Copy => file.read_at(target, offset),
             Self::DontCache => read_dont_cache(file, target, offset),
         }
     }
@@ -99,7 +91,7 @@ impl BufferReader {
     ) -> Result<Self, TierError> {
         let open_as = match method {
             Method::Direct => OpenAs::Direct,
-            Method::DontCache => OpenAs::Random,
+            Method::DontCache | Method::Copy => OpenAs::Random,
         };
         let handles = Handles::new(pool, open_as);
         let page_bytes = page_bytes();
@@ -115,10 +107,11 @@ impl BufferReader {
         for ((index, mapped), probe) in (0_u32..).zip(mapping.files()).zip(probes) {
             let block_bytes = match method {
                 Method::Direct => reader.direct_block_bytes(mapping, index)?,
-                Method::DontCache => page_bytes,
+                Method::DontCache | Method::Copy => page_bytes,
             };
             reader.block_bytes.push(block_bytes);
-            if mapped.len() > 0 && tried.insert(mapped.dev) {
+            let claims = method != Method::Copy;
+            if claims && mapped.len() > 0 && tried.insert(mapped.dev) {
                 reader.unproved += usize::from(!reader.try_out(mapping, *probe, index)?);
             }
         }
@@ -135,6 +128,7 @@ impl BufferReader {
             Method::Direct => format!("o-direct (align {least} to {most}{doubt})"),
             Method::DontCache if self.unproved > 0 => "rwf-dontcache (not proved)".to_owned(),
             Method::DontCache => "rwf-dontcache".to_owned(),
+            Method::Copy => "pread copies".to_owned(),
         }
     }
 
@@ -214,11 +208,11 @@ impl BufferReader {
             Some(buffer) => buffer,
             None => allocate(total)?,
         };
-        Ok(BufferExpert { buffer: Some(buffer), home: Arc::clone(self), starts: starts.into() })
+        Ok(BufferExpert::new(buffer, Arc::clone(self), starts.into()))
     }
 
     /// Start and length of the aligned range around `extent`.
-    fn aligned(&self, extent: Extent) -> (u64, u64) {
+    pub(super) fn aligned(&self, extent: Extent) -> (u64, u64) {
         let block = self.block_bytes[extent.file as usize];
         let start = extent.offset / block * block;
         (start, extent.end().next_multiple_of(block) - start)
@@ -350,7 +344,7 @@ impl BufferReader {
                 let block = self.block_bytes[index as usize];
                 format!("reading {len} bytes at {offset}, aligned to {block}, is refused")
             }
-            Method::DontCache => {
+            Method::DontCache | Method::Copy => {
                 let fs = Storage::probe(&mapped.path, &SystemRoot::default());
                 let fs = fs.map_or_else(|_| "its file system".to_owned(), |found| found.fs.name);
                 let kernel = nix::sys::utsname::uname();
@@ -371,50 +365,6 @@ impl BufferReader {
     ) -> TierError {
         let path = mapping.file(index).path.clone();
         TierError::DirectUnavailable { path, reads: self.method.name(), reason, source }
-    }
-}
-
-impl BufferExpert {
-    /// The bytes of one of the expert's parts.
-    pub(crate) fn bytes(&self, layout: &ExpertLayout, part: &Part) -> &[u8] {
-        let covering = layout.extents.iter().zip(&self.starts).find(|(extent, _)| {
-            extent.file == part.extent.file
-                && extent.offset <= part.extent.offset
-                && part.extent.end() <= extent.end()
-        });
-        let buffer = self.buffer.as_deref().unwrap_or(&[]);
-        covering.map_or(&[], |(extent, start)| {
-            let at = start + (part.extent.offset - self.home.aligned(*extent).0) as usize;
-            &buffer[at..at + part.extent.len as usize]
-        })
-    }
-
-    fn pieces<'a>(&'a mut self, expert: &ExpertLayout) -> Vec<(Piece, &'a mut [u8])> {
-        let mut pieces = Vec::new();
-        let mut rest: &mut [u8] = self.buffer.as_deref_mut().unwrap_or(&mut []);
-        for extent in &expert.extents {
-            let (mut offset, len) = self.home.aligned(*extent);
-            let slot = len.next_multiple_of(self.home.page_bytes);
-            let (target, after) = rest.split_at_mut(slot as usize);
-            rest = after;
-            for chunk in target[..len as usize].chunks_mut(READ_BYTES) {
-                // What must arrive: the rest of the last block lies past the extent, and
-                // perhaps past the end of the file.
-                let len = (chunk.len() as u64).min(extent.end() - offset);
-                pieces.push((Piece { file: extent.file, offset, len }, &mut *chunk));
-                offset += READ_BYTES as u64;
-            }
-        }
-        pieces
-    }
-}
-
-impl Drop for BufferExpert {
-    fn drop(&mut self) {
-        let mut spare = self.home.spare.lock();
-        if spare.len() < SPARE_BUFFERS {
-            spare.extend(self.buffer.take());
-        }
     }
 }
 
@@ -441,18 +391,6 @@ fn candidates(len: u64, unit: u64) -> Vec<u64> {
         [len / 2, len / 4 * 3, len - 1, 0].iter().map(|at| at / unit * unit).collect();
     offsets.dedup();
     offsets
-}
-
-fn allocate(bytes: usize) -> Result<MmapMut, TierError> {
-    let buffer = MmapMut::map_anon(bytes.max(1)).map_err(|source| TierError::Memory {
-        what: "a direct-read buffer",
-        bytes,
-        source,
-    })?;
-    // Direct reads into 4 KiB pages need many more segments a request; without huge pages the
-    // read still works, only slower.
-    drop(buffer.advise(Advice::HugePage));
-    Ok(buffer)
 }
 
 /// What memory and offsets of direct reads of this file must be aligned to, as the file system

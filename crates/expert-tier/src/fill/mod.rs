@@ -6,6 +6,7 @@
 //! reading the next window too, but left on it hides the mapping from the kernel's recency.
 
 mod arrival;
+pub(crate) mod buffer;
 pub(crate) mod direct;
 mod method;
 mod plan;

@@ -46,6 +46,16 @@ impl Keeper {
         Ok(Self { space, policy, pinned: Vec::new() })
     }
 
+    /// A policy that was built for the [`KeySpace`] of this shape, such as a
+    /// [`StaticSet`](super::StaticSet) that was trained on another run.
+    ///
+    /// # Errors
+    ///
+    /// [`TraceError::TooMany`] for a model above [`MAX_KEYS`](super::MAX_KEYS) experts.
+    pub fn of(shape: &ModelShape, policy: Box<dyn Policy + Send>) -> Result<Self, TraceError> {
+        Ok(Self { space: KeySpace::new(shape)?, policy, pinned: Vec::new() })
+    }
+
     /// One use of `expert`; those in `pinned` are in use and must stay.
     ///
     /// # Errors
