@@ -3,6 +3,7 @@
 
 mod admission;
 mod adopting;
+pub mod breakeven;
 mod config;
 mod error;
 mod evict;
