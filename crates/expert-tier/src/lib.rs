@@ -16,6 +16,7 @@ mod lock;
 mod notice;
 pub mod observe;
 pub mod pack;
+pub mod plan;
 pub mod pool;
 mod raw;
 mod residency;

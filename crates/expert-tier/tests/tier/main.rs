@@ -5,6 +5,7 @@
 mod adopting;
 mod arms;
 mod checkpoint;
+mod rates;
 
 use checkpoint::{EXPERTS, LAYERS, pattern, write_checkpoint};
 use expert_tier::pool::PartRole;
