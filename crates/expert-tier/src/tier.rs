@@ -1,9 +1,11 @@
 mod setup;
 mod tails;
+mod watch;
 
 use crate::admission::Admission;
 use crate::adopting::Adopting;
 use crate::config::TierConfig;
+use crate::demand::DemandWatch;
 use crate::error::TierError;
 use crate::evict;
 use crate::fill::direct::{BufferReader, Method, missing_bytes};
@@ -23,7 +25,7 @@ use router_trace::{ExpertId, Route};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs::File;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// How often an eviction is tried before what is left is reported.
@@ -60,6 +62,8 @@ pub(crate) struct Shared {
     pub(crate) in_flight: Arc<InFlight>,
     /// Leases that live on each expert; kept only by the arm that forgets behind them.
     leased: Mutex<HashMap<ExpertId, u32>>,
+    /// Once somebody asked for it.
+    pub(crate) demand: OnceLock<DemandWatch>,
 }
 
 /// Resident and total bytes of some extents, as a probe found them.
@@ -113,6 +117,7 @@ impl Tier {
             counters: Counters::default(),
             in_flight: Arc::default(),
             leased: Mutex::default(),
+            demand: OnceLock::new(),
         };
         Ok(Self { shared: Arc::new(shared) })
     }
