@@ -181,6 +181,9 @@ impl Adopting {
         let Self { fill, adopted, delta, .. } = self;
         drop(fill);
         adopted.shared.counters.add(&delta);
+        if let Some(demand) = adopted.shared.demand.get() {
+            demand.observe(adopted.experts.iter().map(|expert| expert.id));
+        }
         Ok(adopted)
     }
 

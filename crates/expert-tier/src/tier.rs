@@ -1,9 +1,11 @@
 mod setup;
 mod tails;
+mod watch;
 
 use crate::admission::Admission;
 use crate::adopting::Adopting;
 use crate::config::TierConfig;
+use crate::demand::DemandWatch;
 use crate::error::TierError;
 use crate::evict;
 use crate::fill::direct::{BufferReader, Method, missing_bytes};
@@ -23,7 +25,7 @@ use router_trace::{ExpertId, Route};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs::File;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// How often an eviction is tried before what is left is reported.
@@ -62,6 +64,8 @@ pub(crate) struct Shared {
     leased: Mutex<HashMap<ExpertId, u32>>,
     /// Page runs that are locked in the mapping: the kernel refuses to unmap these.
     pub(crate) locked: Mutex<Vec<Extent>>,
+    /// Once somebody asked for it.
+    pub(crate) demand: OnceLock<DemandWatch>,
 }
 
 /// Resident and total bytes of some extents, as a probe found them.
@@ -116,6 +120,7 @@ impl Tier {
             in_flight: Arc::default(),
             leased: Mutex::default(),
             locked: Mutex::default(),
+            demand: OnceLock::new(),
         };
         Ok(Self { shared: Arc::new(shared) })
     }

@@ -5,6 +5,7 @@
 //! with a reason, never zero.
 
 mod block;
+mod budget;
 mod cgroup;
 mod damon;
 mod faults;
@@ -12,9 +13,11 @@ mod limits;
 mod mounts;
 mod pressure;
 mod root;
+mod vm;
 
 pub(crate) use block::behind_anonymous;
 pub use block::{BlockCounter, BlockCounters, DeviceNumber};
+pub use budget::{FileBudget, unevictable_share};
 pub use cgroup::{CgroupVersion, MemoryLimits};
 pub use damon::DamonScheme;
 pub use faults::ProcessCounters;
@@ -22,3 +25,4 @@ pub use limits::{ProcessLimits, raise_open_files_limit};
 pub(crate) use mounts::Mounts;
 pub use pressure::Pressure;
 pub use root::{SystemRoot, Unavailable};
+pub use vm::VmCounters;

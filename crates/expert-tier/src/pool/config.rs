@@ -91,6 +91,10 @@ pub struct CheckpointConfig {
     pub tie_word_embeddings: Option<Setting<bool>>,
     /// The stored form of quantised weights.
     pub quantization: Quantization,
+    /// `quantization_config` as it stands there; empty without one.
+    pub quantization_config: Map<String, Value>,
+    /// `torch_dtype` (or `dtype`) of weights that are not quantised, for example `bfloat16`.
+    pub dtype: Option<String>,
     /// The text model's config as it stands there.
     pub text: Map<String, Value>,
 }
@@ -128,6 +132,24 @@ impl CheckpointConfig {
         }
     }
 
+    /// Reads a `config.json` by itself: before a download there is nothing beside it.
+    ///
+    /// # Errors
+    ///
+    /// `io` where it is not there, `config-inconsistent` for values of the wrong type.
+    pub fn open(path: &Path) -> Result<Self, TierError> {
+        Self::read(path)?.ok_or_else(|| TierError::Io {
+            path: path.to_owned(),
+            operation: "open",
+            source: std::io::ErrorKind::NotFound.into(),
+        })
+    }
+
+    /// Typed access to the text model's part.
+    pub(super) fn reader(&self) -> Reader<'_> {
+        Reader { path: &self.path, prefix: String::new(), map: &self.text }
+    }
+
     /// Reads `path`; `None` if there is no such file.
     pub(super) fn read(path: &Path) -> Result<Option<Self>, TierError> {
         let io = |operation, source| TierError::Io { path: path.to_owned(), operation, source };
@@ -161,6 +183,17 @@ impl CheckpointConfig {
             Quantization::None => quant::parse(&outer)?,
             nested => nested,
         };
+        let mut dtype = None;
+        let mut quantization_config = Map::new();
+        for reader in [inner, &outer] {
+            for key in ["torch_dtype", "dtype"] {
+                dtype = dtype.or(reader.string(key)?.map(str::to_owned));
+            }
+            let quant = reader.value("quantization_config").and_then(Value::as_object);
+            if let Some(quant) = quant.filter(|_| quantization_config.is_empty()) {
+                quantization_config.clone_from(quant);
+            }
+        }
         let norm = match inner.bool("norm_topk_prob")? {
             None => inner.bool("moe_renormalize")?,
             set => set,
@@ -186,6 +219,8 @@ impl CheckpointConfig {
             norm_topk_prob: setting(norm, default_norm(family)),
             tie_word_embeddings: setting(tie, default_tie(family)),
             quantization,
+            quantization_config,
+            dtype,
             text: inner.map.clone(),
         })
     }
@@ -340,7 +375,7 @@ impl<'a> Reader<'a> {
         Ok(self.number(key, u64::from(u32::MAX))?.map(|number| number as u32))
     }
 
-    fn layer_list(&self, key: &str) -> Result<Vec<u16>, TierError> {
+    pub(super) fn layer_list(&self, key: &str) -> Result<Vec<u16>, TierError> {
         let Some(value) = self.value(key) else { return Ok(Vec::new()) };
         let layers: Option<Vec<u16>> = value.as_array().and_then(|layers| {
             layers.iter().map(|layer| layer.as_u64()?.try_into().ok()).collect()

@@ -17,6 +17,7 @@ pub mod packed;
 mod quant;
 mod safetensors;
 mod shards;
+mod sizes;
 mod sniff;
 mod source;
 mod stacks;
@@ -26,6 +27,7 @@ pub use config::{CheckpointConfig, Family, Setting, SettingSource};
 pub use dtype::Dtype;
 pub use expert::{ExpertLayout, Extent, Part, PartRole, PoolLayout};
 pub use quant::{Quantization, ScaleGrid, ScaleMismatch};
+pub use sizes::{KvSizes, ModelSizes, SizeSource};
 pub use verify::{Problem, VerifyReport, verify};
 
 use crate::notice::Notice;

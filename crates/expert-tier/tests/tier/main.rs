@@ -5,6 +5,8 @@
 mod adopting;
 mod arms;
 mod checkpoint;
+mod demand;
+mod rates;
 
 use checkpoint::{EXPERTS, LAYERS, pattern, write_checkpoint};
 use expert_tier::pool::PartRole;

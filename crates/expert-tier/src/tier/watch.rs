@@ -1,0 +1,44 @@
+//! The demand model beside a live tier.
+
+use super::Tier;
+use crate::demand::{DemandConfig, DemandReport, DemandWatch};
+use crate::error::TierError;
+use crate::observe::SystemRoot;
+use router_trace::DemandModel;
+
+impl Tier {
+    /// Compute from now on what exact LRU would read within the memory left to files, and hold
+    /// the devices' reads against it. A second call changes nothing.
+    ///
+    /// # Errors
+    /// `limit` for a pool with more experts than the model can follow, or without any.
+    pub fn watch_demand(&self, config: DemandConfig, root: &SystemRoot) -> Result<(), TierError> {
+        if self.shared.demand.get().is_some() {
+            return Ok(());
+        }
+        let layout = self.pool().layout();
+        let experts = layout.total_experts() as u64;
+        let expert_bytes = layout.total_bytes().checked_div(experts).unwrap_or(0);
+        let top_k = self.pool().config().and_then(|config| config.top_k).unwrap_or(1);
+        let model = DemandModel::new(&layout.shape(top_k), expert_bytes, 0).map_err(|_| {
+            TierError::Limit {
+                path: self.pool().root().to_owned(),
+                what: "experts whose demand is watched".to_owned(),
+                value: experts,
+                most: router_trace::policy::MAX_KEYS as u64,
+            }
+        })?;
+        let device = self.device_counters(root);
+        let admission = self.config().admission;
+        let watch = DemandWatch::new(model, expert_bytes, admission, device, config, root);
+        // Whoever came first keeps counting.
+        let _ = self.shared.demand.set(watch);
+        Ok(())
+    }
+
+    /// What was computed and measured since [`Tier::watch_demand`]; `None` before.
+    #[must_use]
+    pub fn demand(&self) -> Option<DemandReport> {
+        self.shared.demand.get().map(DemandWatch::report)
+    }
+}
