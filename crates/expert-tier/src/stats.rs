@@ -3,10 +3,21 @@ use std::ops::{Add, Sub};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 macro_rules! counters {
-    ($($(#[$doc:meta])* $name:ident),+ $(,)?) => {
+    ($($(#[doc = $doc:literal])+ $name:ident),+ $(,)?) => {
         /// What a tier did since it was opened. Subtract two to get an interval.
         #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
-        pub struct Snapshot { $($(#[$doc])* pub $name: u64),+ }
+        pub struct Snapshot { $($(#[doc = $doc])+ pub $name: u64),+ }
+
+        impl Snapshot {
+            /// Name and meaning of every counter, in the order of [`Snapshot::values`].
+            pub const FIELDS: &[(&str, &str)] =
+                &[$((stringify!($name), concat!($($doc),+))),+];
+
+            /// Every counter, in the order of [`Snapshot::FIELDS`].
+            pub fn values(&self) -> impl ExactSizeIterator<Item = u64> {
+                [$(self.$name),+].into_iter()
+            }
+        }
 
         #[derive(Debug, Default)]
         pub(crate) struct Counters { $(pub(crate) $name: AtomicU64),+ }

@@ -35,8 +35,8 @@ const EVICT_PAUSE: Duration = Duration::from_millis(5);
 /// Serves a pool's experts where they lie in the page cache.
 ///
 /// `Send + Sync`: several decode threads adopt at once. Two threads that need the same cold
-/// expert share one fill.
-#[derive(Debug)]
+/// expert share one fill. Clones are the same tier, with the same counters.
+#[derive(Clone, Debug)]
 pub struct Tier {
     pub(crate) shared: Arc<Shared>,
 }

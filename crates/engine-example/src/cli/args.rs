@@ -1,6 +1,6 @@
 //! What can be said on the command line: plain data, resolved once by the commands.
 
-use super::args_trace::{SimulateArgs, TraceArgs};
+use super::args_trace::{SimulateArgs, TopArgs, TraceArgs};
 use clap::{Args, Parser, Subcommand};
 use expert_tier::{Admission, FillMethod, SpinePlacement};
 use std::path::PathBuf;
@@ -54,6 +54,8 @@ pub(crate) enum Command {
     Trace(TraceArgs),
     /// Replay traces through replacement policies: hit rates and bytes, in fair windows
     Simulate(SimulateArgs),
+    /// Watch a running tier, a pool's residency and the machine, live
+    Top(TopArgs),
 }
 
 /// Which model, and how it is served.
@@ -132,6 +134,9 @@ pub(crate) struct GenerateArgs {
     /// Evict the experts from the page cache first, and prove it
     #[arg(long)]
     pub(crate) cold: bool,
+    /// Export the tier's counters as Prometheus text at this address meanwhile (HOST:PORT)
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) metrics: Option<String>,
     /// One JSON object on standard output instead of text
     #[arg(long)]
     pub(crate) json: bool,

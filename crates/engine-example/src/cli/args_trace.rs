@@ -202,6 +202,22 @@ pub(crate) struct SimulateArgs {
     pub(crate) json: bool,
 }
 
+#[derive(Clone, Debug, Args)]
+pub(crate) struct TopArgs {
+    /// A pool whose residency in the page cache is shown
+    #[arg(value_name = "POOL")]
+    pub(crate) pool: Option<PathBuf>,
+    /// A tier that exports its counters: HOST:PORT, as given to `--metrics`
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) from: Option<String>,
+    /// Seconds between two readings
+    #[arg(long, value_name = "S", default_value_t = 1.0)]
+    pub(crate) interval: f64,
+    /// One interval as one JSON object on standard output
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

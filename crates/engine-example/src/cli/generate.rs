@@ -1,6 +1,7 @@
 //! `tier generate`: text first, then where every expert came from.
 
 use super::args::{GenerateArgs, PromptArgs};
+use super::metrics::Exporter;
 use super::output::{self, bytes, duration, percent};
 use super::session::{Session, Settings};
 use anyhow::Result;
@@ -34,6 +35,12 @@ pub(crate) struct Report {
 
 pub(crate) fn run(args: &GenerateArgs) -> Result<ExitCode> {
     let mut session = Session::open(&args.model, args.admission)?;
+    // Lives to the end of the command.
+    let _exporter = args
+        .metrics
+        .as_ref()
+        .map(|address| Exporter::start(address, session.engine.tier().clone()))
+        .transpose()?;
     let cold_start = if args.cold { Some(session.engine.tier().evict(None)?) } else { None };
     if let Some(left) = cold_start.filter(|left| left.resident_bytes > 0) {
         eprintln!(

@@ -10,6 +10,7 @@ mod doctor;
 mod generate;
 mod inspect;
 mod lock;
+mod metrics;
 mod output;
 mod pack;
 mod pairs;
@@ -19,6 +20,7 @@ mod score;
 mod session;
 mod simulate;
 mod synth;
+mod top;
 mod touch;
 mod trace;
 mod verify;
@@ -57,6 +59,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Score(args) => score::run(&args),
         Command::Trace(args) => trace::run(&args.command),
         Command::Simulate(args) => simulate::run(&args),
+        Command::Top(args) => top::run(&args),
     };
     match done {
         Ok(code) => code,
