@@ -1,5 +1,6 @@
 //! What can be said on the command line: plain data, resolved once by the commands.
 
+use super::args_plan::PlanArgs;
 use super::args_trace::{SimulateArgs, TraceArgs};
 use clap::{Args, Parser, Subcommand};
 use expert_tier::{Admission, FillMethod, SpinePlacement};
@@ -54,6 +55,8 @@ pub(crate) enum Command {
     Trace(TraceArgs),
     /// Replay traces through replacement policies: hit rates and bytes, in fair windows
     Simulate(SimulateArgs),
+    /// Say whether a model will run, how fast, and with how much memory; before a download too
+    Plan(Box<PlanArgs>),
 }
 
 /// Which model, and how it is served.

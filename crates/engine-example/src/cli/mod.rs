@@ -1,6 +1,7 @@
 //! The command line: parse to plain data, resolve once, report as text or as one JSON object.
 
 mod args;
+mod args_plan;
 mod args_trace;
 mod bundled;
 mod capture;
@@ -13,6 +14,7 @@ mod lock;
 mod output;
 mod pack;
 mod pairs;
+mod plan;
 mod progress;
 mod quantize;
 mod score;
@@ -57,6 +59,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Score(args) => score::run(&args),
         Command::Trace(args) => trace::run(&args.command),
         Command::Simulate(args) => simulate::run(&args),
+        Command::Plan(args) => plan::run(&args),
     };
     match done {
         Ok(code) => code,
