@@ -151,7 +151,7 @@ fn print_hbm(hbm: &PromotionAdvice, out: &mut dyn Write) -> io::Result<()> {
     };
     writeln!(
         out,
-        "HBM       {} for experts hit {:.1} % of uses; {breakeven}, {uses}: {} ({:+.2} ms a token)",
+        "HBM       {} for experts hit {:.1} % of uses; {breakeven}, {uses}: {} ({:+.3} ms a token)",
         bytes(hbm.hbm_bytes),
         100.0 * hbm.hit_rate,
         if hbm.pays { "pays" } else { "does not pay" },
