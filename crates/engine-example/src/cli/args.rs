@@ -1,5 +1,6 @@
 //! What can be said on the command line: plain data, resolved once by the commands.
 
+use super::args_plan::PlanArgs;
 use super::args_trace::{SimulateArgs, TopArgs, TraceArgs};
 use clap::{Args, Parser, Subcommand};
 use expert_tier::{Admission, FillMethod, SpinePlacement};
@@ -56,6 +57,8 @@ pub(crate) enum Command {
     Simulate(SimulateArgs),
     /// Watch a running tier, a pool's residency and the machine, live
     Top(TopArgs),
+    /// Say whether a model will run, how fast, and with how much memory; before a download too
+    Plan(Box<PlanArgs>),
 }
 
 /// Which model, and how it is served.

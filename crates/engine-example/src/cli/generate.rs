@@ -1,12 +1,14 @@
 //! `tier generate`: text first, then where every expert came from.
 
 use super::args::{GenerateArgs, PromptArgs};
+use super::inspect::warn;
 use super::metrics::Exporter;
 use super::output::{self, bytes, duration, percent};
 use super::session::{Session, Settings};
 use anyhow::Result;
 use engine_example::{EngineError, GenerateOptions, Generation, Stop, Usage};
-use expert_tier::Residency;
+use expert_tier::observe::SystemRoot;
+use expert_tier::{DemandConfig, DemandReport, Residency};
 use serde::Serialize;
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -30,6 +32,8 @@ pub(crate) struct Report {
     /// What the probe found before the first token; only where `--cold` asked for eviction.
     pub(crate) cold_start: Option<Residency>,
     pub(crate) device_bytes_unavailable: Option<String>,
+    /// What exact LRU would have read, beside what was read; `null` where nobody watched.
+    pub(crate) demand: Option<DemandReport>,
     pub(crate) settings: Settings,
 }
 
@@ -48,7 +52,11 @@ pub(crate) fn run(args: &GenerateArgs) -> Result<ExitCode> {
             left.resident_bytes, left.total_bytes
         );
     }
+    session.engine.tier().watch_demand(DemandConfig::default(), &SystemRoot::default())?;
     let report = generate(&mut session, &args.prompt, cold_start, !args.json)?;
+    if let Some(alert) = report.demand.as_ref().and_then(|demand| demand.alert.as_ref()) {
+        warn(&alert.text);
+    }
     output::report(args.json, &report, |out| print_summary(&report, out))?;
     Ok(ExitCode::SUCCESS)
 }
@@ -110,7 +118,7 @@ fn report(
     let Generation { token_ids, stop, prefill, decode } = generation;
     let per_second = |tokens: usize, ns: u64| tokens as f64 / (ns.max(1) as f64 / 1e9);
     let counters = prefill.plus(&decode);
-    let root = expert_tier::observe::SystemRoot::default();
+    let root = SystemRoot::default();
     let unavailable = session.engine.tier().device_counters(&root).err();
     Report {
         // The first token comes out of the prompt's pass.
@@ -118,6 +126,7 @@ fn report(
             .then(|| per_second(token_ids.len() - 1, decode.wall_ns)),
         prefill_tokens_per_s: per_second(prompt_ids.len(), prefill.wall_ns),
         device_bytes_unavailable: unavailable.map(|reason| reason.to_string()),
+        demand: session.engine.tier().demand(),
         settings: session.settings(),
         token_ids,
         text,
@@ -178,5 +187,26 @@ fn print_summary(report: &Report, out: &mut dyn Write) -> io::Result<()> {
         duration(tier.fill_ns),
         used.major_faults.map_or_else(|| "unknown".to_owned(), |faults| faults.to_string()),
     )?;
-    Ok(())
+    report.demand.as_ref().map_or(Ok(()), |demand| print_demand(demand, out))
+}
+
+/// One line: what an exact LRU of the same memory would have read, and what was.
+fn print_demand(demand: &DemandReport, out: &mut dyn Write) -> io::Result<()> {
+    let budget = match &demand.budget {
+        Ok(budget) => bytes(budget.bytes),
+        Err(_) => "unknown size".to_owned(),
+    };
+    let amplification = demand
+        .amplification
+        .map_or_else(|| "unknown".to_owned(), |times| format!("{times:.2} times that"));
+    let reclaim = match (&demand.reclaim, demand.kswapd_scan_per_steal) {
+        (Ok(_), Some(ratio)) => format!("kswapd looked at {ratio:.1} pages for each it took"),
+        (Ok(_), None) => "kswapd took nothing".to_owned(),
+        (Err(_), _) => "reclaim unknown".to_owned(),
+    };
+    writeln!(
+        out,
+        "demand    {} computed by exact LRU of {budget} from cold, read {amplification}; {reclaim}",
+        bytes(demand.computed_miss_bytes),
+    )
 }

@@ -1,6 +1,7 @@
 //! The command line: parse to plain data, resolve once, report as text or as one JSON object.
 
 mod args;
+mod args_plan;
 mod args_trace;
 mod bundled;
 mod capture;
@@ -14,6 +15,7 @@ mod metrics;
 mod output;
 mod pack;
 mod pairs;
+mod plan;
 mod progress;
 mod quantize;
 mod score;
@@ -60,6 +62,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Trace(args) => trace::run(&args.command),
         Command::Simulate(args) => simulate::run(&args),
         Command::Top(args) => top::run(&args),
+        Command::Plan(args) => plan::run(&args),
     };
     match done {
         Ok(code) => code,

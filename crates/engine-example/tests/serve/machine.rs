@@ -28,6 +28,26 @@ fn doctor_judges_every_topic_and_never_prints_zero_for_unknown() {
     for topic in ["kernel", "memory", "pressure", "dense part", "storage", "fill", "direct"] {
         assert!(topics.contains(&topic), "{topic} in {topics:?}");
     }
+    for topic in [
+        "topology",
+        "nodes",
+        "reserved",
+        "reclaim",
+        "locked",
+        "kswapd",
+        "io pressure",
+        "io_uring",
+        "cachestat",
+        "disk rate",
+    ] {
+        assert!(topics.contains(&topic), "{topic} in {topics:?}");
+    }
+    let rate = &found["machine"]["device"]["Ok"];
+    if rate["cold"]["proved"] == true {
+        let asked = rate["cold"]["asked_bytes"].as_f64().unwrap();
+        let read = rate["cold"]["process_bytes"].as_f64().unwrap();
+        assert!(read >= 0.98 * asked && rate["cold"]["resident_bytes"] == 0, "{rate}");
+    }
     for verdict in verdicts {
         let grade = verdict["grade"].as_str().unwrap();
         assert!(["good", "fair", "bad", "unknown"].contains(&grade), "{verdict}");

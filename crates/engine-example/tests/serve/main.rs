@@ -5,6 +5,7 @@
 mod bundled;
 mod cli;
 mod machine;
+mod plan;
 mod pools;
 mod top;
 mod traces;

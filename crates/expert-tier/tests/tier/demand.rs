@@ -1,4 +1,4 @@
-use super::{arm, checkpoint, open};
+use super::{arm, assert_bytes, checkpoint, open};
 use expert_tier::observe::SystemRoot;
 use expert_tier::{Admission, DemandConfig, Tier};
 use router_trace::Route;
@@ -168,4 +168,39 @@ fn a_machine_that_says_nothing_is_unknown_everywhere() {
     assert_eq!((report.device_bytes, report.process_read_bytes), (None, None));
     assert_eq!((report.amplification, report.alert), (None, None));
     assert_eq!(report.computed_misses, 2, "what fits is not known: only first uses miss");
+}
+
+/// Prints what the watch costs a warm adoption. Run it on an idle machine.
+#[test]
+#[ignore = "a measurement"]
+fn measure_the_cost_of_the_watch() {
+    let dir = checkpoint();
+    let plain = open(dir.path(), arm(Admission::Admit));
+    let watched = open(dir.path(), arm(Admission::Admit));
+    watched.watch_demand(DemandConfig::default(), &SystemRoot::default()).unwrap();
+    let round = |tier: &Tier| {
+        let started = std::time::Instant::now();
+        for _ in 0..4_000 {
+            adopt(tier, &[0, 1, 2, 3]);
+        }
+        started.elapsed().as_nanos() as f64 / 4_000.0
+    };
+    for tier in [&plain, &watched] {
+        // Pages that a mapping has never touched are dearer to ask about.
+        assert_bytes(&tier.adopt(&Route::new(1, &[0, 1, 2, 3]).unwrap()).unwrap());
+    }
+    let _ = (round(&plain), round(&watched));
+    let mut ratios: Vec<f64> = Vec::new();
+    for n in 0..101 {
+        let (without, with) = if n % 2 == 0 {
+            (round(&plain), round(&watched))
+        } else {
+            let with = round(&watched);
+            (round(&plain), with)
+        };
+        println!("{without:.0} ns without, {with:.0} ns with the watch");
+        ratios.push(with / without);
+    }
+    ratios.sort_by(f64::total_cmp);
+    println!("with / without, median of 101: {:.4}", ratios[50]);
 }

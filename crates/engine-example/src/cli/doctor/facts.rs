@@ -1,3 +1,4 @@
+use super::machine::MachineFacts;
 use expert_tier::host::{Host, Storage};
 use expert_tier::observe::{MemoryLimits, Pressure, ProcessLimits, SystemRoot, Unavailable};
 use expert_tier::{Admission, FillMethod, Pool, ProbeKind, Tier, TierConfig};
@@ -14,6 +15,7 @@ pub(super) struct Facts {
     pub(super) memory_pressure: Pressure,
     pub(super) io_pressure: Pressure,
     pub(super) pool: PoolFacts,
+    pub(super) machine: MachineFacts,
 }
 
 #[derive(Debug, Serialize)]
@@ -50,8 +52,10 @@ impl Facts {
         let direct = TierConfig { admission: Admission::Direct, ..TierConfig::default() };
         // The file system of the experts, which may not be that of the folder.
         let place = pool.files().first().map_or(pool.root(), |file| file.path.as_path());
+        let host = Host::probe(&root);
         Self {
-            host: Host::probe(&root),
+            machine: MachineFacts::gather(pool, &host, &root),
+            host,
             process_limits: ProcessLimits::read(&root),
             headroom_bytes: memory_limits.headroom_bytes(),
             memory_limits,

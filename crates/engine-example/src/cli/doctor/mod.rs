@@ -1,6 +1,7 @@
 //! `tier doctor`: what this machine and its kernel can do for a pool, in plain language.
 
 mod facts;
+mod machine;
 mod verdict;
 
 use super::args::PoolArgs;

@@ -66,10 +66,11 @@ pub(super) fn all(facts: &Facts) -> Vec<Verdict> {
             Some(error) => (Grade::Fair, format!("the direct arm cannot run: {error}")),
         },
     ));
+    verdicts.extend(facts.machine.verdicts());
     verdicts
 }
 
-fn say(topic: &'static str, (grade, text): (Grade, String)) -> Verdict {
+pub(super) fn say(topic: &'static str, (grade, text): (Grade, String)) -> Verdict {
     Verdict { topic, grade, text }
 }
 
