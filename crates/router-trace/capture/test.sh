@@ -9,8 +9,8 @@
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 target=${CARGO_TARGET_DIR:-$here/../../../target}
-mkdir -p "$target"
-export PIP_CACHE_DIR=$(cd "$target" && pwd)/pip-cache PYTHONDONTWRITEBYTECODE=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 HF_HUB_OFFLINE=1
+mkdir -p "$target/tmp"
+export TMPDIR=$(cd "$target/tmp" && pwd) PIP_CACHE_DIR=$(cd "$target" && pwd)/pip-cache PYTHONDONTWRITEBYTECODE=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1 HF_HUB_OFFLINE=1
 
 # torch as packed for Linux x86-64 is linked against 1.9 GB of GPU libraries; these three small
 # ones are real, the rest are stand-ins (tests/stub_cuda.py). 556 MB come down in place of 3.0 GB.

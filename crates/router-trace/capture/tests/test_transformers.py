@@ -6,6 +6,7 @@ forward pass in float32, read by code that is not the tool's.
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -257,8 +258,13 @@ class Interrupted(unittest.TestCase):
     def test_leaves_whole_records_and_no_end(self):
         with scratch() as folder:
             out = folder / "trace.jsonl"
-            command = [sys.executable, str(Path(__file__).parents[1] / TOOL), str(QWEN)]
-            command += ["--prompt-ids", "1,2,3", "--new-tokens", "500", "--ignore-end"]
+            # With more positions than can be used up before the interrupt comes, however late.
+            model = shutil.copytree(QWEN, folder / "model")
+            config = json.loads((model / "config.json").read_text())
+            config["max_position_embeddings"] = 1 << 20
+            (model / "config.json").write_text(json.dumps(config))
+            command = [sys.executable, str(Path(__file__).parents[1] / TOOL), str(model)]
+            command += ["--prompt-ids", "1,2,3", "--new-tokens", "1000000", "--ignore-end"]
             process = subprocess.Popen(
                 [*command, "--out", str(out)], stderr=subprocess.PIPE, text=True
             )
