@@ -1,6 +1,7 @@
 //! What can be said on the command line: plain data, resolved once by the commands.
 
 use super::args_trace::{SimulateArgs, TraceArgs};
+use super::replay::ReplayArgs;
 use clap::{Args, Parser, Subcommand};
 use expert_tier::{Admission, FillMethod, SpinePlacement};
 use std::path::PathBuf;
@@ -54,6 +55,17 @@ pub(crate) enum Command {
     Trace(TraceArgs),
     /// Replay traces through replacement policies: hit rates and bytes, in fair windows
     Simulate(SimulateArgs),
+    /// Replay a trace against a pool behind a memory limit: the tier, arenas and unbuffered reads
+    Replay(ReplayArgs),
+    /// One run of `replay`, started by it
+    #[command(hide = true)]
+    ReplayChild,
+    /// The balloon of `replay`, started by it
+    #[command(hide = true)]
+    ReplayBalloon {
+        /// What it locks
+        bytes: u64,
+    },
 }
 
 /// Which model, and how it is served.

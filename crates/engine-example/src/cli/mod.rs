@@ -15,6 +15,7 @@ mod pack;
 mod pairs;
 mod progress;
 mod quantize;
+mod replay;
 mod score;
 mod session;
 mod simulate;
@@ -57,6 +58,9 @@ pub(crate) fn main() -> ExitCode {
         Command::Score(args) => score::run(&args),
         Command::Trace(args) => trace::run(&args.command),
         Command::Simulate(args) => simulate::run(&args),
+        Command::Replay(args) => replay::run(&args),
+        Command::ReplayChild => replay::run_child(),
+        Command::ReplayBalloon { bytes } => replay::run_balloon(bytes),
     };
     match done {
         Ok(code) => code,

@@ -6,6 +6,7 @@ mod bundled;
 mod cli;
 mod machine;
 mod pools;
+mod replay;
 mod traces;
 
 use engine_example::kernels::Isa;

@@ -12,6 +12,7 @@ mod limits;
 mod mounts;
 mod pressure;
 mod root;
+mod scope;
 
 pub(crate) use block::behind_anonymous;
 pub use block::{BlockCounter, BlockCounters, DeviceNumber};
@@ -22,3 +23,4 @@ pub use limits::{ProcessLimits, raise_open_files_limit};
 pub(crate) use mounts::Mounts;
 pub use pressure::Pressure;
 pub use root::{SystemRoot, Unavailable};
+pub use scope::MemoryScope;

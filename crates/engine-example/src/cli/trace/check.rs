@@ -31,7 +31,7 @@ pub(super) fn run(args: &TraceCheckArgs) -> Result<()> {
     let mut reader = open(&args.trace, &args.input)?;
     let mut distinct = HashSet::new();
     let (mut records, mut uses) = (0, 0);
-    while let Some(pass) = reader.next() {
+    for pass in reader.by_ref() {
         let pass = pass?;
         records += 1;
         uses += pass.experts().len() as u64;
