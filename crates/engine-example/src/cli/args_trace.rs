@@ -151,8 +151,8 @@ pub(crate) struct SimulateArgs {
     /// What is kept: 61,128 (experts), 8/layer, 25%, 8GB, 8GiB [default: 2 to 75 % of the pool]
     #[arg(long, value_name = "BUDGETS", value_delimiter = ',')]
     pub(crate) budgets: Option<Vec<Budget>>,
-    /// never, static, oracle-static, lru, two-list, lfu, ghost-lfu, lrfu[:4c], arc, s3-fifo,
-    /// cast[:LE/W], belady, belady-bypass [default: all of them]
+    /// never, static, oracle-static, lru, two-list, lfu, ghost-lfu, lrfu (lrfu:4c), arc, s3-fifo,
+    /// cast (cast:LE/W), belady, belady-bypass [default: all of them]
     #[arg(long, value_name = "POLICIES", value_delimiter = ',')]
     pub(crate) policies: Option<Vec<PolicyKind>>,
     /// Per cent of the iterations that warm every policy, and that are scored
