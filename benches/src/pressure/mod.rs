@@ -2,7 +2,6 @@
 //! exact LRU.
 
 pub(crate) mod child;
-mod group;
 mod trace;
 
 use crate::Settings;
@@ -12,11 +11,11 @@ use crate::report::{Bar, Better, Row};
 use crate::stats::Spread;
 use anyhow::{Context, Result, bail, ensure};
 use child::{ADMIT, ADMIT_ONE, ARENA, Outcome, WAYS};
+use engine_example::replay::run_cell;
+use expert_tier::observe::{MemoryScope, SystemRoot, Unavailable};
 use expert_tier::{Pool, Tier, TierConfig};
-use group::Group;
 use std::cell::RefCell;
-use std::io::{Read, Write};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 /// 1,024 experts of exactly one 2 MiB window.
 const POOL: Spec = Spec {
@@ -45,8 +44,8 @@ pub(crate) fn run(settings: &Settings) -> Result<(Vec<Row>, Vec<Bar>)> {
         limit >> 20
     );
     // Whether a group can be had at all, before any arm depends on it.
-    if let Err(error) = Group::new(limit) {
-        let why = format!("{error:#}");
+    if let Err(error) = scope(limit) {
+        let why = error.to_string();
         let rows = WAYS.iter().map(|way| Row::skipped(&workload, way.name, &why)).collect();
         return Ok((rows, bars(None, exact)));
     }
@@ -108,33 +107,17 @@ fn bars(turns: Option<&Turns>, exact: f64) -> Vec<Bar> {
 fn turn(pool: &Pool, arm: usize, limit: u64, tokens: usize) -> Result<(Sample, u64)> {
     // Pages that this process left would be charged to it, not to the child.
     Tier::open(pool.clone(), TierConfig::default())?.evict(None)?;
-    let group = Group::new(limit)?;
-    let mut child = Command::new(std::env::current_exe()?)
-        .arg("pressure-child")
-        .arg(pool.root())
-        .args([arm, SLOTS, tokens].map(|number| number.to_string()))
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .context("starting the child")?;
-    let told = group.add(child.id()).and_then(|()| {
-        let mut stdin = child.stdin.take().context("no pipe to the child")?;
-        Ok(stdin.write_all(b"go\n")?)
-    });
-    if let Err(error) = told {
-        child.kill()?;
-        child.wait()?;
-        return Err(error);
-    }
-    let mut text = String::new();
-    child.stdout.take().context("no pipe from the child")?.read_to_string(&mut text)?;
-    let status = child.wait()?;
+    let scope = scope(limit)?;
+    let mut child = Command::new(std::env::current_exe()?);
+    child.arg("pressure-child").arg(pool.root());
+    child.args([arm, SLOTS, tokens].map(|number| number.to_string()));
+    let ran = run_cell(&mut child, Some(&scope), b"go\n").context("the child")?;
     let name = WAYS[arm].name;
-    if !status.success() {
-        bail!("{name}: the child in the {} group ended with {status}", group.version);
+    if let Some(fault) = ran.fault() {
+        bail!("{name}, in {}: {fault}", scope.dir().display());
     }
-    let outcome: Outcome =
-        serde_json::from_str(&text).with_context(|| format!("{name}: {text}"))?;
+    let outcome: Outcome = serde_json::from_slice(&ran.output)
+        .with_context(|| format!("{name}: {}", String::from_utf8_lossy(&ran.output)))?;
     ensure!(outcome.limit_bytes == Some(limit), "{name}: limited to {:?}", outcome.limit_bytes);
     eprintln!(
         "{name}: {:.3} ms an access, {} MiB of the pool cached, {:?} of {} bytes from the device",
@@ -152,4 +135,9 @@ fn turn(pool: &Pool, arm: usize, limit: u64, tokens: usize) -> Result<(Sample, u
         flag: (!outcome.cold).then(|| "began with pages in the cache".to_owned()),
     };
     Ok((sample, outcome.resident_bytes))
+}
+
+fn scope(limit: u64) -> Result<MemoryScope, Unavailable> {
+    let name = format!("tier-bench-{}", std::process::id());
+    MemoryScope::create(&name, limit, &SystemRoot::default())
 }

@@ -1,5 +1,6 @@
 use crate::kernels::MatrixError;
 use expert_tier::TierError;
+use router_trace::TraceError;
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
@@ -13,6 +14,27 @@ pub enum EngineError {
     /// The tier failed; its kind is kept.
     #[error(transparent)]
     Tier(#[from] TierError),
+    /// A trace could not be read; its kind is kept.
+    #[error(transparent)]
+    Trace(#[from] TraceError),
+    /// A trace that a pool cannot serve.
+    #[error("the trace has {trace}, the pool {pool}: {reason}")]
+    TraceShape {
+        /// The trace's shape.
+        trace: String,
+        /// The pool's shape.
+        pool: String,
+        /// What does not fit.
+        reason: &'static str,
+    },
+    /// A limit on memory that cannot be had.
+    #[error("{wall} cannot be had: {reason}")]
+    Wall {
+        /// Which, with its bytes.
+        wall: String,
+        /// Why not.
+        reason: String,
+    },
     /// A file could not be read.
     #[error("{}: {source}", path.display())]
     Io {
@@ -139,6 +161,9 @@ impl EngineError {
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Tier(error) => error.kind(),
+            Self::Trace(error) => error.kind(),
+            Self::TraceShape { .. } => "config-inconsistent",
+            Self::Wall { .. } => "limit",
             Self::Io { .. } => "io",
             Self::Config { .. }
             | Self::MissingWeight { .. }

@@ -2,6 +2,7 @@
 
 use super::args_plan::PlanArgs;
 use super::args_trace::{SimulateArgs, TopArgs, TraceArgs};
+use super::replay::ReplayArgs;
 use clap::{Args, Parser, Subcommand};
 use expert_tier::{Admission, FillMethod, SpinePlacement};
 use std::path::PathBuf;
@@ -59,6 +60,17 @@ pub(crate) enum Command {
     Top(TopArgs),
     /// Say whether a model will run, how fast, and with how much memory; before a download too
     Plan(Box<PlanArgs>),
+    /// Replay a trace against a pool behind a memory limit: the tier, arenas and unbuffered reads
+    Replay(ReplayArgs),
+    /// One run of `replay`, started by it
+    #[command(hide = true)]
+    ReplayChild,
+    /// The balloon of `replay`, started by it
+    #[command(hide = true)]
+    ReplayBalloon {
+        /// What it locks
+        bytes: u64,
+    },
 }
 
 /// Which model, and how it is served.

@@ -18,6 +18,7 @@ mod pairs;
 mod plan;
 mod progress;
 mod quantize;
+mod replay;
 mod score;
 mod session;
 mod simulate;
@@ -63,6 +64,9 @@ pub(crate) fn main() -> ExitCode {
         Command::Simulate(args) => simulate::run(&args),
         Command::Top(args) => top::run(&args),
         Command::Plan(args) => plan::run(&args),
+        Command::Replay(args) => replay::run(&args),
+        Command::ReplayChild => replay::run_child(),
+        Command::ReplayBalloon { bytes } => replay::run_balloon(bytes),
     };
     match done {
         Ok(code) => code,

@@ -7,6 +7,7 @@ mod cli;
 mod machine;
 mod plan;
 mod pools;
+mod replay;
 mod top;
 mod traces;
 

@@ -46,6 +46,7 @@ pub struct Arena {
     reader: Arc<BufferReader>,
     places: Arc<Places>,
     policy: String,
+    locked_bytes: u64,
 }
 
 impl Arena {
@@ -66,7 +67,7 @@ impl Arena {
         let (tier, reader) = open_reader(pool, config)?;
         let places = Arc::new(Places::new(keeper, HashMap::new()));
         let policy = format!("{} of {}", config.policy, config.places);
-        Ok(Self { tier, reader, places, policy })
+        Ok(Self { tier, reader, places, policy, locked_bytes: 0 })
     }
 
     /// As [`Tier::adopt`].
@@ -110,6 +111,12 @@ impl Arena {
     #[must_use]
     pub fn kept(&self) -> usize {
         self.places.len().0
+    }
+
+    /// Bytes of the buffers that are locked, in whole pages: what `VmLck` rose by.
+    #[must_use]
+    pub fn locked_bytes(&self) -> u64 {
+        self.locked_bytes
     }
 
     /// Experts that leases hold now, once for each lease.

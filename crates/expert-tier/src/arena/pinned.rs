@@ -75,25 +75,27 @@ impl Arena {
         for ids in wanted.chunks(PRELOAD) {
             let shared = &tier.shared;
             let arrival = reader.start(&shared.filler, &shared.mapping, &shared.pool, ids)?;
-            let done = take_all(&arrival, ids, &mut kept);
+            let done = take_all(&arrival, ids, bytes, &mut kept);
             arrival.wait_closed();
             done?;
         }
         tier.shared.check(wanted.iter().copied())?;
+        let locked_bytes = kept.values().map(|buffer| buffer.len() as u64).sum();
         let places = Arc::new(Places::new(keeper, kept));
         let policy = format!("{} pinned and locked", wanted.len());
-        Ok(Self { tier, reader, places, policy })
+        Ok(Self { tier, reader, places, policy, locked_bytes })
     }
 }
 
 fn take_all(
     arrival: &Arrival,
     ids: &[ExpertId],
+    all_bytes: u64,
     kept: &mut HashMap<ExpertId, Arc<BufferExpert>>,
 ) -> Result<(), TierError> {
     for (index, &id) in ids.iter().enumerate() {
         if let Some(buffer) = arrival.wait(index)? {
-            buffer.lock(WHAT)?;
+            buffer.lock(all_bytes, WHAT)?;
             kept.insert(id, Arc::new(buffer));
         }
     }

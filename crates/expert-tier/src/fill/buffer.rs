@@ -39,10 +39,16 @@ impl BufferExpert {
         })
     }
 
-    /// Keep the buffer in memory whatever happens; the caller has looked whether there is room.
-    pub(crate) fn lock(&self, what: &'static str) -> Result<(), TierError> {
+    /// Bytes of the buffer: whole pages, and never less than the expert's.
+    pub(crate) fn len(&self) -> usize {
+        self.buffer.as_ref().map_or(0, |buffer| buffer.len())
+    }
+
+    /// Keep the buffer, one of several that are `all_bytes` together, in memory whatever happens;
+    /// the caller has looked whether there is room.
+    pub(crate) fn lock(&self, all_bytes: u64, what: &'static str) -> Result<(), TierError> {
         let Some(buffer) = &self.buffer else { return Ok(()) };
-        buffer.lock().map_err(|source| lock::refused(buffer.len() as u64, what, source))
+        buffer.lock().map_err(|source| lock::refused(all_bytes, what, source))
     }
 
     pub(super) fn pieces<'a>(&'a mut self, expert: &ExpertLayout) -> Vec<(Piece, &'a mut [u8])> {

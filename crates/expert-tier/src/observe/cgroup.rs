@@ -121,7 +121,7 @@ fn least(a: Option<u64>, b: Option<u64>) -> Option<u64> {
 }
 
 /// The groups of this process, its own first, as absolute paths.
-fn find_groups(root: &SystemRoot) -> Option<(CgroupVersion, Vec<PathBuf>)> {
+pub(super) fn find_groups(root: &SystemRoot) -> Option<(CgroupVersion, Vec<PathBuf>)> {
     let table = root.read("/proc/self/cgroup").ok()?;
     let mounts = Mounts::read(root);
     let rows = || table.lines().filter_map(|line| line.split_once(':')?.1.split_once(':'));

@@ -15,6 +15,7 @@ mod mounts;
 mod numa;
 mod pressure;
 mod root;
+mod scope;
 mod topology;
 mod vm;
 
@@ -30,5 +31,6 @@ pub(crate) use mounts::Mounts;
 pub use numa::NumaNode;
 pub use pressure::Pressure;
 pub use root::{SystemRoot, Unavailable};
+pub use scope::MemoryScope;
 pub use topology::{Topology, TopologyKind};
 pub use vm::VmCounters;
