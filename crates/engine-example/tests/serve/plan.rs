@@ -207,6 +207,13 @@ fn a_run_is_verified_against_its_trace_and_against_itself() {
     assert_eq!(predicted, row(&by_itself, "experts missing")["predicted"], "trace = live");
     assert!(row(&by_trace, "a produced token")["predicted"].as_f64().unwrap() > 0.0);
     assert_eq!(row(&by_itself, "waiting")["predicted"], Value::Null, "no rate was given");
+    // A replay has no tokens; its misses are compared all the same.
+    let replay = json!({ "counters": report["counters"], "demand": report["demand"] });
+    fs::write(run, replay.to_string()).unwrap();
+    let by_replay = json(&["plan", model, "--verify", run, "--json"]);
+    assert_eq!(row(&by_replay, "device reads"), row(&by_itself, "device reads"));
+    assert_eq!(row(&by_replay, "a produced token")["measured"], Value::Null);
+    assert!(by_replay["notices"].to_string().contains("did not begin cold"));
     if report["cold_start"]["resident_bytes"] != 0 {
         println!("SKIPPED measured misses: the experts could not be evicted here");
         return;
