@@ -299,4 +299,24 @@ mod tests {
         assert_eq!(between(100, 0), Some((100, 0)), "reads without any miss");
         assert_eq!(excess(&VecDeque::new(), &config), None);
     }
+
+    /// Prints what one adoption of eight experts costs the watch. Run it on an idle machine.
+    #[test]
+    #[ignore = "a measurement"]
+    fn measure_the_cost_of_an_observation() {
+        let shape = router_trace::ModelShape { moe_layers: vec![0], n_experts: 128, top_k: 8 };
+        let model = DemandModel::new(&shape, 1 << 20, 0).unwrap();
+        let (device, root) = (Err(Unavailable::new("none")), SystemRoot::default());
+        let config = DemandConfig::default();
+        let watch = DemandWatch::new(model, 1 << 20, Admission::Admit, device, config, &root);
+        for _ in 0..5 {
+            let started = Instant::now();
+            for step in 0..200_000_u32 {
+                let first = (step * 7 % 120) as u16;
+                watch.observe((first..first + 8).map(|index| ExpertId::new(0, index)));
+            }
+            println!("{} ns for eight experts", started.elapsed().as_nanos() / 200_000);
+        }
+        assert_eq!(watch.report().accesses, 5 * 8 * 200_000);
+    }
 }

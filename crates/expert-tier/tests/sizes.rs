@@ -165,7 +165,7 @@ fn deepseek_and_qwen_have_their_published_sizes() {
     );
     let v3 = config(&v3).unwrap();
     assert_eq!((v3.expert_bytes, v3.pool_bytes), (44_050_944, 14_848 * 44_050_944));
-    // metadata.total_size of the published index: 688,586,727,753 bytes.
+    // Weight files of the published repository, headers included: 688,586,727,753 bytes.
     let total = v3.checkpoint_bytes() as f64;
     assert!((total / 688_586_727_753.0 - 1.0).abs() < 1e-3, "{total}");
     assert_eq!(v3.kv.unwrap().elements_per_token, 61 * 576);

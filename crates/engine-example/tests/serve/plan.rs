@@ -207,10 +207,24 @@ fn a_run_is_verified_against_its_trace_and_against_itself() {
     assert_eq!(predicted, row(&by_itself, "experts missing")["predicted"], "trace = live");
     assert!(row(&by_trace, "a produced token")["predicted"].as_f64().unwrap() > 0.0);
     assert_eq!(row(&by_itself, "waiting")["predicted"], Value::Null, "no rate was given");
+    // A replay has no tokens; its misses are compared all the same.
+    let replay = json!({ "counters": report["counters"], "demand": report["demand"] });
+    fs::write(run, replay.to_string()).unwrap();
+    let by_replay = json(&["plan", model, "--verify", run, "--json"]);
+    assert_eq!(row(&by_replay, "device reads"), row(&by_itself, "device reads"));
+    assert_eq!(row(&by_replay, "a produced token")["measured"], Value::Null);
+    assert!(by_replay["notices"].to_string().contains("did not begin cold"));
     if report["cold_start"]["resident_bytes"] != 0 {
+        fails(&["plan", model, "--measure", model], 1, &["not measured cold"]);
         println!("SKIPPED measured misses: the experts could not be evicted here");
         return;
     }
+    // Measured rates: from this small pool they are given with a warning.
+    let measured = json(&["plan", model, "--measure", model, "--memory-rate", "9GB/s", "--json"]);
+    assert_eq!(measured["rates"]["memory_from"], "given");
+    assert_eq!(measured["rates"]["device_from"], "measured");
+    assert!(measured["rows"][0]["token_s"].as_f64().unwrap() > 0.0);
+    assert!(notices(&measured).contains("vary"), "{}", notices(&measured));
     // Everything fits: exact LRU misses each expert once, and so does the page cache, but for
     // small experts that come in with a neighbour's page.
     let ratio = row(&by_trace, "experts missing")["ratio"].as_f64().unwrap();

@@ -18,6 +18,9 @@ use serde::Serialize;
 /// What an idle machine with 2 MiB folios costs: `tier-bench fill`, in the README.
 const FILL_COST: f64 = 1.04;
 
+/// Fewer bytes are read in too short a time for a rate to repeat.
+const LEAST_PROBE_BYTES: u64 = 256_000_000;
+
 /// Larger than the caches of CPUs.
 const MEMORY_PROBE_BYTES: u64 = 512 << 20;
 
@@ -48,6 +51,13 @@ impl RateFacts {
                 bail!("the device was not measured cold: {reason}; give --device-rate instead");
             }
             notices.push(format!("the device was not measured cold: {reason}"));
+        }
+        let asked = measured.as_ref().map(|rate| rate.cold.asked_bytes);
+        if let Some(asked) = asked.filter(|&asked| asked < LEAST_PROBE_BYTES) {
+            notices.push(format!(
+                "the device was measured with {asked} bytes only: rates of less than \
+                 {LEAST_PROBE_BYTES} bytes vary by a multiple from run to run"
+            ));
         }
         let proved = measured.as_ref().and_then(DeviceRate::proved_bytes_per_s);
         let memory = args.measure.is_some().then(|| {

@@ -11,12 +11,14 @@ use serde::{Deserialize, Serialize};
 use std::io::{self, Write};
 use std::path::Path;
 
-/// The parts of a run's report that a plan predicts.
+/// The parts of a run's report that a plan predicts: what `tier generate --json` writes. A report
+/// without tokens (a replay's) needs `counters` and `demand` only.
 #[derive(Debug, Deserialize)]
 struct Run {
     /// Prompt and produced tokens together.
     counters: Counters,
-    decode: Counters,
+    decode: Option<Counters>,
+    #[serde(default)]
     token_ids: Vec<u32>,
     /// `null` or absent where the run did not begin cold.
     cold_start: Option<serde_json::Value>,
@@ -119,17 +121,18 @@ pub(super) fn run(
 }
 
 fn compare(run: &Run, model: &Model, rates: &RateFacts, misses: Misses) -> Vec<Compared> {
-    let (all, decode) = (&run.counters, &run.decode);
+    let (all, decode) = (&run.counters, run.decode.as_ref());
     let float = |count: u64| Some(count as f64);
     let device_rate = rates.rates.device_bytes_per_s;
     let seconds = |bytes: u64| device_rate.map(|rate| bytes as f64 / rate);
     let tokens = run.token_ids.len().saturating_sub(1);
     let token = |ns: u64| (tokens > 0).then(|| ns as f64 / 1e9 / tokens as f64);
+    let adopted_bytes = decode.map_or(0, |decode| decode.adopted_bytes);
     // Bytes alone: what was missed from the device, what was used from memory.
     let decode_s =
         misses.decode_bytes.zip(rates.rates.memory_bytes_per_s).and_then(|(missed, memory)| {
             let spine = model.sizes.spine_token_bytes as f64 * tokens as f64;
-            let used = (decode.adopted_bytes as f64 + spine) / memory;
+            let used = (adopted_bytes as f64 + spine) / memory;
             (tokens > 0).then_some((seconds(missed)? + used) / tokens as f64)
         });
     vec![
@@ -142,7 +145,7 @@ fn compare(run: &Run, model: &Model, rates: &RateFacts, misses: Misses) -> Vec<C
             all.device_bytes.map(|bytes| bytes as f64),
         ),
         Compared::new("waiting", "s", seconds(misses.bytes), Some(all.adopt_ns as f64 / 1e9)),
-        Compared::new("a produced token", "s", decode_s, token(decode.wall_ns)),
+        Compared::new("a produced token", "s", decode_s, decode.and_then(|d| token(d.wall_ns))),
     ]
 }
 
