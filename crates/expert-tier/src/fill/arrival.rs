@@ -43,8 +43,10 @@ impl Arrival {
     /// The first error counts: the others are most often its echoes.
     pub(crate) fn fail(&self, error: TierError) {
         let mut state = self.state.lock();
-        state.stopped = true;
-        state.error.get_or_insert(error);
+        if !state.stopped {
+            state.stopped = true;
+            state.error = Some(error);
+        }
         self.changed.notify_all();
     }
 
