@@ -266,14 +266,21 @@ class Interrupted(unittest.TestCase):
             command = [sys.executable, str(Path(__file__).parents[1] / TOOL), str(model)]
             command += ["--prompt-ids", "1,2,3", "--new-tokens", "1000000", "--ignore-end"]
             process = subprocess.Popen(
-                [*command, "--out", str(out)], stderr=subprocess.PIPE, text=True
+                [*command, "--out", str(out)],
+                stderr=subprocess.PIPE,
+                text=True,
+                # Whoever started us in the background may have had the signal ignored.
+                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
             )
             while process.poll() is None:
                 if out.exists() and out.read_bytes().count(b"\n") > 8:
                     break
                 time.sleep(0.05)
             process.send_signal(signal.SIGINT)
-            _, stderr = process.communicate(timeout=1800)
+            try:
+                _, stderr = process.communicate(timeout=120)
+            finally:
+                process.kill()
             self.assertEqual(process.returncode, 130, stderr)
             lines = out.read_text().splitlines()
             records = [json.loads(line) for line in lines[1:]]
