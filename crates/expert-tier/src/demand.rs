@@ -302,7 +302,7 @@ mod tests {
 
     /// Prints what one adoption of eight experts costs the watch. Run it on an idle machine.
     #[test]
-    #[ignore = "a measurement"]
+    #[ignore = "prints times and checks none: run on an idle machine with --ignored --nocapture"]
     fn measure_the_cost_of_an_observation() {
         let shape = router_trace::ModelShape { moe_layers: vec![0], n_experts: 128, top_k: 8 };
         let model = DemandModel::new(&shape, 1 << 20, 0).unwrap();

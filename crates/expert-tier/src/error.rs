@@ -1,4 +1,5 @@
 mod detail;
+mod kind;
 
 pub use detail::{ExpertSetProblem, OffsetProblem};
 
@@ -453,51 +454,4 @@ pub enum TierError {
         /// What it would be continued from.
         is: String,
     },
-}
-
-impl TierError {
-    /// The category, stable across versions: what scripts and tests compare.
-    #[must_use]
-    pub fn kind(&self) -> &'static str {
-        match self {
-            Self::Io { .. } => "io",
-            Self::FileChanged { .. }
-            | Self::Fill { .. }
-            | Self::FillStopped
-            | Self::Poisoned { .. } => "io-changed",
-            Self::DirectUnavailable { .. } | Self::FillUnavailable { .. } => "device-unavailable",
-            Self::Policy { source } => source.kind(),
-            Self::Memory { .. }
-            | Self::NoRoom { .. }
-            | Self::Lock { .. }
-            | Self::Threads { .. }
-            | Self::SettingLimit { .. } => "limit",
-            Self::HeaderTooLarge { .. } => "header-too-large",
-            Self::HeaderTruncated { .. } => "header-truncated",
-            Self::HeaderInvalid { .. } => "header-invalid",
-            Self::BadOffsets { .. } => "bad-offsets",
-            Self::SizeMismatch { .. } => "size-mismatch",
-            Self::Overflow { .. } => "overflow",
-            Self::TruncatedData { .. } => "truncated-data",
-            Self::DuplicateName { .. } => "duplicate-name",
-            Self::UnsafePath { .. } => "unsafe-path",
-            Self::MissingShard { .. } => "missing-shard",
-            Self::ShardSetInconsistent { .. } => "shard-set-inconsistent",
-            Self::Ambiguous { .. } => "ambiguous",
-            Self::IncompleteDownload { .. } => "incomplete-download",
-            Self::NotAModel { .. } => "not-a-model",
-            Self::Unsupported { .. } => "unsupported",
-            Self::Limit { .. } => "limit",
-            Self::BadAlignment { .. } => "bad-alignment",
-            Self::DiskFull { .. } => "disk-full",
-            Self::OutputRefused { .. } => "output-refused",
-            Self::UnfinishedPack { .. } => "unfinished-pack",
-            Self::PackSourceChanged { .. } => "pack-source-changed",
-            Self::UnknownExpert { .. }
-            | Self::ConfigValue { .. }
-            | Self::ExpertSet { .. }
-            | Self::ShapeMismatch { .. }
-            | Self::HeadMissing { .. } => "config-inconsistent",
-        }
-    }
 }

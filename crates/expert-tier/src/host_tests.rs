@@ -1,16 +1,6 @@
 use super::*;
+use crate::observe::fixture::tree;
 use std::fs;
-
-fn tree(files: &[(&str, &str)]) -> (tempfile::TempDir, SystemRoot) {
-    let dir = tempfile::tempdir().unwrap();
-    for (path, text) in files {
-        let path = dir.path().join(path);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, text).unwrap();
-    }
-    let root = SystemRoot::at(dir.path());
-    (dir, root)
-}
 
 #[test]
 fn reads_another_machine() {

@@ -125,7 +125,7 @@ fn a_file_of_someone_else_is_not_probed_by_mincore() {
 
 /// Costs a 4.5 MiB question; run with `--ignored --nocapture`, release for the record.
 #[test]
-#[ignore = "a measurement, not a check"]
+#[ignore = "prints times and checks none: run on an idle machine with --ignored --nocapture"]
 fn measure_the_cost_of_a_probe() {
     let len = 18 * MIB;
     let extent = (2 * MIB, 4 * MIB + MIB / 2);

@@ -85,7 +85,8 @@ pub(crate) struct ModelArgs {
     /// Threads that wait for storage
     #[arg(long, value_name = "N", default_value_t = 8)]
     pub(crate) fill_threads: usize,
-    /// How missing pages are read: populate, read, willneed or uring [default: the best here]
+    /// How missing pages are read: populate, read, willneed, uring, or fault (by page faults alone,
+    /// which loses) [default: the best here]
     #[arg(long, value_name = "METHOD")]
     pub(crate) fill: Option<FillMethod>,
     /// Where the dense part lives: anonymous or locked memory

@@ -3,7 +3,8 @@
 use rayon::prelude::*;
 
 use super::layout::{Layout, Prepared};
-use super::tile::{DotRows, Tokens};
+use super::tile::DotRows;
+use super::tokens::Tokens;
 use super::{Isa, Matrix};
 
 /// Buffers that calls reuse. Any call may use any `Scratch`; it carries no results.

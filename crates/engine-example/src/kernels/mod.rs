@@ -42,6 +42,7 @@ mod number;
 mod quantize;
 mod read;
 mod tile;
+mod tokens;
 
 #[cfg(test)]
 mod tests;

@@ -4,7 +4,8 @@ use rayon::prelude::*;
 
 use super::layout::{Layout, Prepared, fill_transposed};
 use super::matmul::{rows_per_job, work_bytes};
-use super::tile::{DotRows, Tokens};
+use super::tile::DotRows;
+use super::tokens::Tokens;
 use super::{Isa, Matrix, Scratch, silu_mul};
 
 /// A SwiGLU block (Shazeer 2020, "GLU variants improve transformer").

@@ -10,34 +10,8 @@ use std::ops::Range;
 use super::isa::Work;
 use super::lanes::Lanes;
 use super::layout::{LANES, Layout, NIBBLE_SPAN, Prepared, Step};
+use super::tokens::Tokens;
 use super::{Matrix, MatrixData, ScaleType};
-
-/// Which prepared rows a product takes.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Tokens<'a> {
-    /// `start..start + n`.
-    Range { start: usize, n: usize },
-    /// The token of each entry.
-    Listed(&'a [(u32, f32)]),
-}
-
-impl Tokens<'_> {
-    #[inline(always)]
-    pub(super) fn len(self) -> usize {
-        match self {
-            Self::Range { n, .. } => n,
-            Self::Listed(list) => list.len(),
-        }
-    }
-
-    #[inline(always)]
-    fn get(self, i: usize) -> usize {
-        match self {
-            Self::Range { start, .. } => start + i,
-            Self::Listed(list) => list[i].0 as usize,
-        }
-    }
-}
 
 /// `out[r, i] = row (rows.start + r) . token i`, for `out` `[rows.len(), tokens.len()]`.
 pub(super) struct DotRows<'a> {

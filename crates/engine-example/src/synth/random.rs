@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    #[ignore = "a measurement, not a check"]
+    #[ignore = "prints times and checks none: run on an idle machine with --ignored --nocapture"]
     fn measure_bytes_a_second() {
         for kind in [Fill::Normal { mean: 0.0, std: 1.0 }, Fill::Codes, Fill::Scales { scale: 2.0 }]
         {

@@ -191,7 +191,7 @@ fn an_unfinished_folder_does_not_open_and_is_begun_anew() {
 }
 
 #[test]
-#[ignore = "a measurement, not a check"]
+#[ignore = "prints times and checks none: run on an idle machine with --ignored --nocapture"]
 fn measure_a_real_shape() {
     let dir = tempfile::tempdir().unwrap();
     let shape = SynthShape::named("qwen3-30b-a3b").unwrap();

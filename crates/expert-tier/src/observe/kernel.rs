@@ -97,19 +97,8 @@ impl HugePages {
 
 #[cfg(test)]
 mod tests {
+    use super::super::fixture::tree;
     use super::*;
-    use std::fs;
-
-    fn tree(files: &[(&str, &str)]) -> (tempfile::TempDir, SystemRoot) {
-        let dir = tempfile::tempdir().unwrap();
-        for (path, text) in files {
-            let path = dir.path().join(path);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, text).unwrap();
-        }
-        let root = SystemRoot::at(dir.path());
-        (dir, root)
-    }
 
     #[test]
     fn io_uring_by_its_setting() {

@@ -9,6 +9,8 @@ mod budget;
 mod cgroup;
 mod damon;
 mod faults;
+#[cfg(test)]
+pub(crate) mod fixture;
 mod kernel;
 mod limits;
 mod mounts;

@@ -13,7 +13,7 @@ const DIR: &str = "PACK_TEST_DIR";
 
 /// Not a test: the body of a child.
 #[test]
-#[ignore = "run by the other tests"]
+#[ignore = "the process that the tests beside it start and kill; alone it does nothing"]
 fn child() {
     let Some(dir) = std::env::var_os(DIR) else { return };
     let dir = Path::new(&dir);

@@ -172,7 +172,7 @@ fn a_machine_that_says_nothing_is_unknown_everywhere() {
 
 /// Prints what the watch costs a warm adoption. Run it on an idle machine.
 #[test]
-#[ignore = "a measurement"]
+#[ignore = "prints times and checks none: run on an idle machine with --ignored --nocapture"]
 fn measure_the_cost_of_the_watch() {
     let dir = checkpoint();
     let plain = open(dir.path(), arm(Admission::Admit));

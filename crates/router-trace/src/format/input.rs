@@ -42,8 +42,12 @@ impl Origin {
 
 /// Opens the file at `path`; one that is gzip-compressed is read as what it holds.
 pub(super) fn open_input(path: &Path) -> Result<Box<dyn BufRead + Send>, TraceError> {
-    let file = File::open(path).map_err(|source| failed("open", source))?;
-    unpacked(BufReader::new(file))
+    unpacked(open_file(path)?)
+}
+
+/// The file at `path`, buffered; the error does not name it yet.
+pub(super) fn open_file(path: &Path) -> Result<BufReader<File>, TraceError> {
+    File::open(path).map(BufReader::new).map_err(|source| failed("open", source))
 }
 
 fn unpacked(

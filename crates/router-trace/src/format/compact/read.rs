@@ -5,7 +5,7 @@ use super::frame::{
 };
 use super::{COMPACT_VERSION, MAGIC, MAX_HEADER_BYTES};
 use crate::error::TraceError;
-use crate::format::input::fill;
+use crate::format::input::{fill, open_file};
 use crate::format::jsonl::check::Checker;
 use crate::format::jsonl::{
     Dropped, MAX_TOKENS_PER_RECORD, RawHeader, Tail, TornTail, TraceHeader, TraceSummary,
@@ -93,10 +93,8 @@ impl CompactReader<BufReader<File>> {
     /// As [`new`](Self::new), naming the file.
     pub fn open(path: &Path, tail: Tail) -> Result<Self, TraceError> {
         let named = Some(path.to_owned());
-        let file = File::open(path)
-            .map_err(|source| TraceError::Io { operation: "open", records: 0, bytes: 0, source })
-            .map_err(|error| error.in_file(named.as_ref()))?;
-        Self::start(BufReader::new(file), named, tail)
+        let input = open_file(path).map_err(|error| error.in_file(named.as_ref()))?;
+        Self::start(input, named, tail)
     }
 }
 

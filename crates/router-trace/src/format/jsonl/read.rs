@@ -2,6 +2,7 @@ use super::check::Checker;
 use super::write::{Dropped, TraceSummary};
 use super::{FORMAT_NAME, FORMAT_VERSION, MAX_TOKENS_PER_RECORD, RawEnd, RawHeader, TraceHeader};
 use crate::error::TraceError;
+use crate::format::input::open_file;
 use crate::format::line::Line;
 use crate::pass::{LayerPass, PassInfo};
 use crate::route::{MAX_TOP_K, PassKind, Phase};
@@ -88,10 +89,8 @@ impl JsonlReader<BufReader<File>> {
     /// As [`new`](Self::new), naming the file.
     pub fn open(path: &Path, tail: Tail) -> Result<Self, TraceError> {
         let named = Some(path.to_owned());
-        let file = File::open(path)
-            .map_err(|source| TraceError::Io { operation: "open", records: 0, bytes: 0, source })
-            .map_err(|error| error.in_file(named.as_ref()))?;
-        Self::start(BufReader::new(file), named, tail)
+        let input = open_file(path).map_err(|error| error.in_file(named.as_ref()))?;
+        Self::start(input, named, tail)
     }
 }
 
