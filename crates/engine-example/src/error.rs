@@ -35,6 +35,16 @@ pub enum EngineError {
         /// Why not.
         reason: String,
     },
+    /// A way of serving that gave other bytes: nothing that was measured of it counts.
+    #[error("{arm} read other bytes than the runs before: checksum {found}, expected {expected}")]
+    Checksum {
+        /// What served.
+        arm: String,
+        /// Its checksum.
+        found: u64,
+        /// That of the others.
+        expected: u64,
+    },
     /// A file could not be read.
     #[error("{}: {source}", path.display())]
     Io {
@@ -164,6 +174,7 @@ impl EngineError {
             Self::Trace(error) => error.kind(),
             Self::TraceShape { .. } => "config-inconsistent",
             Self::Wall { .. } => "limit",
+            Self::Checksum { .. } => "checksum",
             Self::Io { .. } => "io",
             Self::Config { .. }
             | Self::MissingWeight { .. }

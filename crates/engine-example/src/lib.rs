@@ -10,6 +10,7 @@ pub mod kernels;
 pub mod linear;
 mod meter;
 pub mod models;
+pub mod pairs;
 pub mod quantize;
 pub mod replay;
 pub mod router;

@@ -6,10 +6,10 @@
 
 use super::args::CompareArgs;
 use super::output::{self, bytes};
-use super::pairs::{Spread, balanced_order};
 use super::progress;
 use super::session::{Session, Settings};
 use anyhow::{Result, bail};
+use engine_example::pairs::{Spread, balanced_order};
 use engine_example::{GenerateOptions, Usage};
 use expert_tier::{Admission, TierConfig};
 use serde::Serialize;

@@ -14,7 +14,6 @@ mod lock;
 mod metrics;
 mod output;
 mod pack;
-mod pairs;
 mod plan;
 mod progress;
 mod quantize;

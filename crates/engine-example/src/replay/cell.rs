@@ -1,5 +1,5 @@
 use expert_tier::observe::{MemoryScope, Unavailable};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::io::{self, Read, Write};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +11,7 @@ const PERIOD: Duration = Duration::from_millis(100);
 const MOST_POINTS: usize = 512;
 
 /// What was charged to a scope at a moment.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct UsagePoint {
     /// Milliseconds since the process was let go.
     pub at_ms: u64,

@@ -4,9 +4,10 @@ use super::run::{Iteration, replay};
 use super::system::SystemSample;
 use crate::error::EngineError;
 use expert_tier::Snapshot;
-use expert_tier::observe::{MemoryLimits, ProcessCounters, SystemRoot};
+use expert_tier::observe::{FileBudget, MemoryLimits, ProcessCounters, SystemRoot};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
+use std::time::Instant;
 
 /// Moments of the measured replay at which the page cache is asked what it holds of the pool.
 const SAMPLES: usize = 8;
@@ -29,6 +30,8 @@ pub struct Measurement {
     pub resident_file_bytes: u64,
     /// What the arm has locked.
     pub wanted_locked_bytes: u64,
+    /// The same at the end: a set that is chosen anew may change its size.
+    pub wanted_locked_bytes_after: u64,
     /// Experts in memory of ours.
     pub kept_experts: u64,
     /// Bytes that the block devices behind the pool read, for everyone; `None` with the reason
@@ -48,10 +51,31 @@ pub struct Measurement {
     pub warm_experts: u64,
     /// Time that the demand threads spent in adoptions, added up.
     pub adopt_ns: u64,
+    /// Warm-up and measured replay together, from the cold start on.
+    pub whole: WholeRun,
     /// Iterations of the warm-up.
     pub warm_up_iterations: u64,
     /// Iterations of the measured replay.
     pub iterations: Vec<Iteration>,
+}
+
+/// Counters of a run from its cold start to its end: what a plan predicts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct WholeRun {
+    /// Time of all iterations.
+    pub wall_ns: u64,
+    /// Time that the demand threads spent in adoptions, added up.
+    pub adopt_ns: u64,
+    /// Bytes adopted.
+    pub adopted_bytes: u64,
+    /// Experts that were not there.
+    pub cold_experts: u64,
+    /// Bytes that were not.
+    pub missing_bytes: u64,
+    /// Bytes that the block devices behind the pool read, for everyone.
+    pub device_bytes: Option<u64>,
+    /// What the page cache could have at the end; `None` where unknown.
+    pub file_budget_bytes: Option<u64>,
 }
 
 /// Replays `iterations` once to warm up and once measured, in this process.
@@ -68,15 +92,25 @@ pub fn measure(
     let limits = MemoryLimits::read(root);
     let adopt = served.adopt();
     let tier = adopt.tier();
-    replay(adopt, iterations, threads, |_| Ok(()))?;
+    let opened = adopt.snapshot();
+    let all_blocks = tier.device_counters(root);
+    let learn = |number: usize, iteration: &mut Iteration| {
+        let started = Instant::now();
+        served.learn(&iterations[number])?;
+        iteration.wall_ns += u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        Ok(())
+    };
+    let warm_up = replay(adopt, iterations, threads, learn)?;
     // Everything from here on is of the measured replay; what was preloaded is not.
     let entry = SystemSample::now(root);
     let process = ProcessCounters::now(root).ok();
     let before = adopt.snapshot();
+    let wanted_locked_bytes = served.locked_bytes();
     let blocks = tier.device_counters(root);
     let (mut resident, mut samples) = (0, 0);
     let every = iterations.len().div_ceil(SAMPLES).max(1);
-    let done = replay(adopt, iterations, threads, |number| {
+    let done = replay(adopt, iterations, threads, |number, iteration| {
+        learn(number, iteration)?;
         if number % every == every / 2 {
             resident += tier.residency(None)?.resident_bytes;
             samples += 1;
@@ -87,7 +121,18 @@ pub fn measure(
     let during = SystemSample::now(root).since(&entry);
     let after = ProcessCounters::now(root).ok();
     let read = after.zip(process).map(|(after, before)| after.since(&before).read_bytes);
-    let Snapshot { adopted_experts, warm_experts, adopt_ns, .. } = adopt.snapshot() - before;
+    let end = adopt.snapshot();
+    let Snapshot { adopted_experts, warm_experts, adopt_ns, .. } = end - before;
+    let whole = end - opened;
+    let whole = WholeRun {
+        wall_ns: warm_up.iter().chain(&done).map(|one| one.wall_ns).sum(),
+        adopt_ns: whole.adopt_ns,
+        adopted_bytes: whole.adopted_bytes,
+        cold_experts: whole.cold_experts,
+        missing_bytes: whole.missing_bytes,
+        device_bytes: all_blocks.and_then(|counters| counters.read_bytes()).ok(),
+        file_budget_bytes: FileBudget::read(root).ok().map(|budget| budget.bytes),
+    };
     Ok(Measurement {
         channel: served.channel().to_owned(),
         limit_bytes: limits.limit_bytes,
@@ -95,7 +140,8 @@ pub fn measure(
         limit_bytes_after: MemoryLimits::read(root).limit_bytes,
         resident_before_bytes,
         resident_file_bytes: resident / u64::max(samples, 1),
-        wanted_locked_bytes: served.locked_bytes(),
+        wanted_locked_bytes,
+        wanted_locked_bytes_after: served.locked_bytes(),
         kept_experts: served.kept_experts() as u64,
         block_layer_unknown: block_layer.as_ref().err().map(ToString::to_string),
         block_layer_bytes: block_layer.ok(),
@@ -105,22 +151,31 @@ pub fn measure(
         adopted_experts,
         warm_experts,
         adopt_ns,
+        whole,
         warm_up_iterations: iterations.len() as u64,
         iterations: done,
     })
 }
 
 impl Measurement {
+    /// The sum of all words read in the measured replay.
+    #[must_use]
+    pub fn checksum(&self) -> u64 {
+        self.iterations.iter().map(|one| one.checksum).fold(0, u64::wrapping_add)
+    }
+
     /// Why the run must be thrown away, as far as the process itself can tell: what it locked is
     /// not what is locked, or its limit (`wanted`, if there was a wall) did not hold throughout.
     #[must_use]
     pub fn fault(&self, wanted: Option<u64>) -> Option<String> {
         let locked = self.entry.locked_bytes;
-        if let Some(found) = locked
-            && found != self.wanted_locked_bytes
-        {
-            let wanted = self.wanted_locked_bytes;
-            return Some(format!("VmLck is {found} bytes, {wanted} were to be locked"));
+        for (found, wanted) in [
+            (locked, self.wanted_locked_bytes),
+            (self.during.locked_bytes, self.wanted_locked_bytes_after),
+        ] {
+            if let Some(found) = found.filter(|&found| found != wanted) {
+                return Some(format!("VmLck is {found} bytes, {wanted} were to be locked"));
+            }
         }
         if self.wanted_locked_bytes > 0 && locked.is_none() {
             return Some("VmLck cannot be read: nobody knows what is locked".to_owned());

@@ -137,6 +137,21 @@ impl ReplayPlan {
         play(&self.twice(), StaticSet::oracle(count, &uses), Pins::None).total().misses()
     }
 
+    /// The smallest number of experts whose best fixed set misses at most `misses`.
+    #[must_use]
+    pub fn fixed_set_for(&self, misses: u64) -> usize {
+        let mut uses = vec![0_u64; self.accesses.n_keys()];
+        self.accesses.keys().iter().for_each(|&key| uses[key as usize] += 1);
+        uses.sort_unstable_by(|a, b| b.cmp(a));
+        let mut missed = self.accesses.keys().len() as u64;
+        let mut count = 0;
+        while missed > misses {
+            missed -= uses[count];
+            count += 1;
+        }
+        count
+    }
+
     fn twice(&self) -> Replay<'_> {
         Replay { trained: self.span(), warm: self.span(), scored: self.span() }
     }

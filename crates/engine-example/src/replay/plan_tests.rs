@@ -109,7 +109,7 @@ fn every_arm_reads_the_same_bytes_and_counts_what_it_was_asked() {
     let iterations = plan.iterations();
     let mut checksums = Vec::new();
     for arm in ReplayArm::ALL {
-        let hot = if arm.needs_hot_set() { plan.hottest(8) } else { Vec::new() };
+        let hot = if arm.is_oracle() { plan.hottest(8) } else { Vec::new() };
         let settings = ArmSettings { places: 8, fill_threads: 2, fill_method: None };
         let served = match arm.open(pool.clone(), &hot, &settings) {
             Ok(served) => served,
@@ -128,7 +128,8 @@ fn every_arm_reads_the_same_bytes_and_counts_what_it_was_asked() {
                 one.logical_bytes == 6144 * one.logical_accesses && one.wall_ns > 0
             }));
             assert_eq!((found.adopted_experts, found.warm_up_iterations), (40, 3), "{arm}");
-            assert_eq!(found.wanted_locked_bytes > 0, arm.needs_hot_set(), "{arm}");
+            // 3 iterations are too few to choose from what was seen.
+            assert_eq!(found.wanted_locked_bytes > 0, arm.is_oracle(), "{arm}");
             checksums.push(found.iterations.iter().map(|one| one.checksum).collect::<Vec<_>>());
         }
     }
@@ -155,10 +156,10 @@ fn a_failed_read_ends_the_replay_and_all_its_threads() {
     let served = ReplayArm::Pread.open(pool, &[], &settings).unwrap();
     let file = std::fs::File::options().write(true).open(dir.path().join("model.safetensors"));
     file.unwrap().set_len(20_000).unwrap();
-    let error = replay(served.adopt(), &plan.iterations(), 4, |_| Ok(())).unwrap_err();
+    let error = replay(served.adopt(), &plan.iterations(), 4, |_, _| Ok(())).unwrap_err();
     assert_eq!(error.kind(), "io-changed", "{error}");
     for threads in [0, 257] {
-        let error = replay(served.adopt(), &[], threads, |_| Ok(())).unwrap_err();
+        let error = replay(served.adopt(), &[], threads, |_, _| Ok(())).unwrap_err();
         assert!(error.to_string().contains("1 to 256"), "{error}");
     }
 }

@@ -29,8 +29,8 @@ pub struct Iteration {
 /// as they come; the iteration is over when all are read. With one thread that is a decoder's own
 /// order; with N the experts of N consecutive layers are on their way at once.
 ///
-/// `between` is called after each iteration, with its number, while nothing runs and no time
-/// counts.
+/// `between` is called after each iteration, with its number and what was measured of it, while
+/// nothing runs: what it does counts only if it adds its time there.
 ///
 /// # Errors
 /// [`EngineError::Limit`] for a number of threads out of 1 to 256, the first error of an adoption,
@@ -39,7 +39,7 @@ pub fn replay(
     adopt: &dyn Adopt,
     iterations: &[Vec<PlannedPass>],
     threads: usize,
-    mut between: impl FnMut(usize) -> Result<(), TierError>,
+    mut between: impl FnMut(usize, &mut Iteration) -> Result<(), TierError>,
 ) -> Result<Vec<Iteration>, EngineError> {
     if !(1..=MAX_THREADS).contains(&threads) {
         return Err(EngineError::Limit {
@@ -56,8 +56,9 @@ pub fn replay(
         let mut done = Vec::with_capacity(iterations.len());
         let mut run = || {
             for number in 0..iterations.len() {
-                done.push(crew.iteration(number)?);
-                between(number)?;
+                let mut iteration = crew.iteration(number)?;
+                between(number, &mut iteration)?;
+                done.push(iteration);
             }
             Ok(())
         };

@@ -115,6 +115,11 @@ pub fn locked_bytes(pid: Option<u32>, root: &SystemRoot) -> Option<u64> {
     field(&text(root, &format!("/proc/{pid}/status")), "VmLck:", " kB")?.checked_mul(1024)
 }
 
+/// A value of `/proc/meminfo`.
+pub(super) fn meminfo_bytes(root: &SystemRoot, key: &str) -> Option<u64> {
+    field(&text(root, "/proc/meminfo"), &format!("{key}:"), " kB")?.checked_mul(1024)
+}
+
 fn text(root: &SystemRoot, path: &str) -> String {
     std::fs::read_to_string(root.path(path)).unwrap_or_default()
 }

@@ -1,11 +1,13 @@
-use serde::Serialize;
+use super::system::meminfo_bytes;
+use expert_tier::observe::SystemRoot;
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
 /// What keeps a replay from using all the memory there is.
 ///
-/// Text form: `none`, `cgroup=1G`, `balloon=2GiB`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+/// Text form: `none`, `cgroup=1G`, `balloon=2GiB`, `mem`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "kind")]
 pub enum Wall {
     /// Nothing.
@@ -21,15 +23,49 @@ pub enum Wall {
         /// What it locks, in bytes.
         target_bytes: u64,
     },
+    /// The machine booted with less memory than it has (`mem=` on the kernel's command line).
+    Mem,
+}
+
+/// What the boot says of memory.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct BootMemory {
+    /// `MemTotal`.
+    pub(super) total_bytes: Option<u64>,
+    /// The last `mem=` with a size.
+    mem: Option<String>,
+}
+
+impl BootMemory {
+    pub(super) fn read(root: &SystemRoot) -> Self {
+        let line = std::fs::read_to_string(root.path("/proc/cmdline")).unwrap_or_default();
+        let sizes = line.split_whitespace().filter_map(|word| word.strip_prefix("mem="));
+        let mut sizes = sizes.filter(|size| size.starts_with(|c: char| c.is_ascii_digit()));
+        Self {
+            total_bytes: meminfo_bytes(root, "MemTotal"),
+            mem: sizes.next_back().map(str::to_owned),
+        }
+    }
+
+    /// The limit as the kernel was told it, or why there is none.
+    pub(super) fn limit(&self) -> Result<&str, String> {
+        self.mem.as_deref().ok_or_else(|| {
+            let total = self.total_bytes.map_or_else(|| "?".to_owned(), |bytes| bytes.to_string());
+            format!("the kernel was booted without mem=SIZE, MemTotal is {total} bytes")
+        })
+    }
 }
 
 impl FromStr for Wall {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("{text:?}: expected none, cgroup=BYTES or balloon=BYTES");
+        let wrong = || format!("{text:?}: expected none, cgroup=BYTES, balloon=BYTES or mem");
         if text == "none" {
             return Ok(Self::None);
+        }
+        if text == "mem" {
+            return Ok(Self::Mem);
         }
         let (kind, bytes) = text.split_once('=').ok_or_else(wrong)?;
         let target_bytes = parse_bytes(bytes)?;
@@ -45,6 +81,7 @@ impl fmt::Display for Wall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::None => f.write_str("none"),
+            Self::Mem => f.write_str("mem"),
             Self::Cgroup { target_bytes } => write!(f, "cgroup={target_bytes}"),
             Self::Balloon { target_bytes } => write!(f, "balloon={target_bytes}"),
         }
@@ -101,8 +138,24 @@ mod tests {
     }
 
     #[test]
+    fn the_boot_is_a_wall_only_where_it_was_told_a_size() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("proc")).unwrap();
+        let read = |cmdline: &str| {
+            std::fs::write(dir.path().join("proc/cmdline"), cmdline).unwrap();
+            let meminfo = dir.path().join("proc/meminfo");
+            std::fs::write(meminfo, "MemTotal:  4096 kB\n").unwrap();
+            BootMemory::read(&SystemRoot::at(dir.path()))
+        };
+        let boot = read("quiet mem=nopentium mem=4G memmap=1G@2G\n");
+        assert_eq!((boot.limit(), boot.total_bytes), (Ok("4G"), Some(4 << 20)));
+        let error = read("quiet memmap=1G@2G").limit().unwrap_err().to_owned();
+        assert!(error.contains("4194304"), "{error}");
+    }
+
+    #[test]
     fn walls_round_trip() {
-        for text in ["none", "cgroup=1073741824", "balloon=4096"] {
+        for text in ["none", "cgroup=1073741824", "balloon=4096", "mem"] {
             assert_eq!(text.parse::<Wall>().unwrap().to_string(), text);
         }
         for text in ["", "cgroup", "cgroup=", "cgroup=x", "fence=1G", "None"] {

@@ -28,6 +28,9 @@ pub enum ArenaReads {
     /// `O_DIRECT`: nothing lies in the page cache a second time.
     #[default]
     Direct,
-    /// `pread` through the page cache, which then keeps what fits beside the arena.
+    /// `pread` through the page cache, which then keeps what fits beside the arena; with the
+    /// kernel's read-ahead, as most programs read.
     Copies,
+    /// The same without read-ahead (`POSIX_FADV_RANDOM`).
+    CopiesRandom,
 }

@@ -146,6 +146,7 @@ fn open_reader(pool: Pool, config: &ArenaConfig) -> Result<(Tier, Arc<BufferRead
     let method = match config.reads {
         ArenaReads::Direct => Method::Direct,
         ArenaReads::Copies => Method::Copy,
+        ArenaReads::CopiesRandom => Method::CopyRandom,
     };
     let shared = &tier.shared;
     let reader = BufferReader::open(&shared.pool, method, &shared.mapping, &shared.probes)?;

@@ -39,6 +39,8 @@ pub(crate) enum Method {
     DontCache,
     /// Not past it at all: copies out of the page cache, as most programs read.
     Copy,
+    /// The same without read-ahead.
+    CopyRandom,
 }
 
 /// Reads experts into buffers of ours.
@@ -69,12 +71,13 @@ impl Method {
             Self::Direct => Admission::Direct.name(),
             Self::DontCache => Admission::DontCache.name(),
             Self::Copy => "copying",
+            Self::CopyRandom => "copying without read-ahead",
         }
     }
 
     fn read_at(self, file: &File, target: &mut [u8], offset: u64) -> io::Result<usize> {
         match self {
-            Self::Direct | Self::Copy => file.read_at(target, offset),
+            Self::Direct | Self::Copy | Self::CopyRandom => file.read_at(target, offset),
             Self::DontCache => read_dont_cache(file, target, offset),
         }
     }
@@ -91,7 +94,8 @@ impl BufferReader {
     ) -> Result<Self, TierError> {
         let open_as = match method {
             Method::Direct => OpenAs::Direct,
-            Method::DontCache | Method::Copy => OpenAs::Random,
+            Method::DontCache | Method::CopyRandom => OpenAs::Random,
+            Method::Copy => OpenAs::Plain,
         };
         let handles = Handles::new(pool, open_as);
         let page_bytes = page_bytes();
@@ -107,10 +111,10 @@ impl BufferReader {
         for ((index, mapped), probe) in (0_u32..).zip(mapping.files()).zip(probes) {
             let block_bytes = match method {
                 Method::Direct => reader.direct_block_bytes(mapping, index)?,
-                Method::DontCache | Method::Copy => page_bytes,
+                Method::DontCache | Method::Copy | Method::CopyRandom => page_bytes,
             };
             reader.block_bytes.push(block_bytes);
-            let claims = method != Method::Copy;
+            let claims = !matches!(method, Method::Copy | Method::CopyRandom);
             if claims && mapped.len() > 0 && tried.insert(mapped.dev) {
                 reader.unproved += usize::from(!reader.try_out(mapping, *probe, index)?);
             }
@@ -129,6 +133,7 @@ impl BufferReader {
             Method::DontCache if self.unproved > 0 => "rwf-dontcache (not proved)".to_owned(),
             Method::DontCache => "rwf-dontcache".to_owned(),
             Method::Copy => "pread copies".to_owned(),
+            Method::CopyRandom => "pread copies without read-ahead".to_owned(),
         }
     }
 
@@ -344,7 +349,7 @@ impl BufferReader {
                 let block = self.block_bytes[index as usize];
                 format!("reading {len} bytes at {offset}, aligned to {block}, is refused")
             }
-            Method::DontCache | Method::Copy => {
+            Method::DontCache | Method::Copy | Method::CopyRandom => {
                 let fs = Storage::probe(&mapped.path, &SystemRoot::default());
                 let fs = fs.map_or_else(|_| "its file system".to_owned(), |found| found.fs.name);
                 let kernel = nix::sys::utsname::uname();

@@ -1,10 +1,10 @@
 use memmap2::Advice;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
 /// How missing pages are brought into the page cache.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FillMethod {
     /// `MADV_POPULATE_READ` (Linux 5.14) by several threads: reads and maps, and turns a bad

@@ -1,7 +1,7 @@
 use super::mounts::{Mount, Mounts};
 use super::root::{SystemRoot, Unavailable};
 use crate::notice::Notice;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::path::{Component, Path, PathBuf};
 
 /// Version 1 writes "no limit" as the largest page-aligned `i64`: with 4 KiB pages
@@ -9,7 +9,7 @@ use std::path::{Component, Path, PathBuf};
 const V1_NO_LIMIT_BYTES: u64 = 1 << 62;
 
 /// Which controller limits this process's memory.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CgroupVersion {
     /// `memory.limit_in_bytes`; also where version 2 is mounted beside it without memory.

@@ -15,20 +15,23 @@ pub(crate) struct ReplayArgs {
     pub(crate) trace: PathBuf,
     #[command(flatten)]
     pub(crate) input: TraceInput,
-    /// What limits memory: none, cgroup=BYTES (page cache and all, as 1G) or balloon=BYTES (locked
-    /// by another process)
+    /// What limits memory: none, cgroup=BYTES (page cache and all, as 1G), balloon=BYTES (locked
+    /// by another process) or mem (what a boot with mem= left)
     #[arg(long, value_name = "WALL", default_value_t)]
     pub(crate) wall: Wall,
-    /// mapped, pread, pinned-arena, locked-set, lru-arena, drop-behind, direct
+    /// Of mapped, willneed and faults (read-ahead advice, plain faults), pread and pread-random
+    /// (copies with and without read-ahead), pinned-arena, pinned-equal (as many experts as miss
+    /// what the page cache would), hybrid, locked-set, locked-live (chosen anew from live counts),
+    /// lru-arena, drop-behind, direct
     #[arg(
-        long, value_name = "ARM,ARM", value_delimiter = ',', default_values_t = ReplayArm::ALL
+        long, value_name = "ARM,ARM", value_delimiter = ',', default_values_t = ReplayArm::USUAL
     )]
     pub(crate) arms: Vec<ReplayArm>,
-    /// What arenas and locked sets keep: 256 (experts), 25%, 1GiB [default: what the control group
-    /// leaves, else 25 % of the pool]
+    /// What arenas and locked sets keep: 256 (experts), 25%, 1GiB [default: what the wall leaves,
+    /// without one 25 % of the pool]
     #[arg(long, value_name = "BUDGET")]
     pub(crate) budget: Option<Budget>,
-    /// What a control group keeps free of that for the process itself and for reads under way
+    /// What the wall keeps free of that for the process itself and for reads under way
     /// [default: 48 MiB and the widest pass once for each thread]
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     pub(crate) slack: Option<u64>,

@@ -1,7 +1,8 @@
 //! The report as text.
 
-use super::report::{Arm, Report};
+use super::report::Report;
 use crate::cli::output::bytes;
+use engine_example::replay::ArmSummary;
 use std::io::{self, Write};
 
 pub(crate) fn write(report: &Report, out: &mut dyn Write) -> io::Result<()> {
@@ -60,7 +61,7 @@ pub(crate) fn write(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     Ok(())
 }
 
-fn write_arm(arm: &Arm, out: &mut dyn Write) -> io::Result<()> {
+fn write_arm(arm: &ArmSummary, out: &mut dyn Write) -> io::Result<()> {
     let dash = || "-".to_owned();
     let size = |value: Option<u64>| value.map_or_else(dash, bytes);
     let ms = |value: Option<f64>| value.map_or_else(dash, |ms| format!("{ms:.2}"));

@@ -4,15 +4,19 @@ use serde::Serialize;
 
 /// Median, smallest and largest of some ratios.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
-pub(crate) struct Spread {
-    pub(crate) median: f64,
-    pub(crate) min: f64,
-    pub(crate) max: f64,
+pub struct Spread {
+    /// The middle, or between the middle two.
+    pub median: f64,
+    /// The smallest.
+    pub min: f64,
+    /// The largest.
+    pub max: f64,
 }
 
 impl Spread {
     /// `None` for no values.
-    pub(crate) fn of(values: &[f64]) -> Option<Self> {
+    #[must_use]
+    pub fn of(values: &[f64]) -> Option<Self> {
         let mut sorted = values.to_vec();
         sorted.sort_by(f64::total_cmp);
         let (min, max) = (*sorted.first()?, *sorted.last()?);
@@ -28,7 +32,8 @@ impl Spread {
 
 /// The arm indices of each round: forwards and backwards in turn (ABBA), each round starting one
 /// arm further, so that no arm always follows the same one and drift hits all alike.
-pub(crate) fn balanced_order(arms: usize, rounds: usize) -> Vec<Vec<usize>> {
+#[must_use]
+pub fn balanced_order(arms: usize, rounds: usize) -> Vec<Vec<usize>> {
     (0..rounds)
         .map(|round| {
             let mut order: Vec<usize> = (0..arms).map(|i| (i + round / 2) % arms).collect();
