@@ -1,3 +1,4 @@
+use super::bars::Bars;
 use super::chart::Chart;
 use super::matrix::Matrix;
 use super::palette::clean;
@@ -19,8 +20,16 @@ const MAX_ROWS: usize = 2000;
 pub enum Figure {
     /// Series over two axes.
     Chart(Chart),
+    /// Bars in groups.
+    Bars(Bars),
     /// Shaded cells.
     Matrix(Matrix),
+}
+
+impl From<Bars> for Figure {
+    fn from(bars: Bars) -> Self {
+        Self::Bars(bars)
+    }
 }
 
 impl From<Chart> for Figure {
@@ -180,6 +189,7 @@ impl RenderedFigure {
     fn new(figure: &Figure) -> Result<Self, TraceError> {
         let (svg, title, note) = match figure {
             Figure::Chart(chart) => (chart.to_svg()?, &chart.title, &chart.note),
+            Figure::Bars(bars) => (bars.to_svg()?, &bars.title, &bars.note),
             Figure::Matrix(matrix) => (matrix.to_svg()?, &matrix.title, &matrix.note),
         };
         // The drawing library escapes the text it draws.

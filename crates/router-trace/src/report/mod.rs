@@ -1,7 +1,7 @@
 //! What was measured, for people and programs: text tables, CSV, SVG plots and one
 //! self-contained HTML page.
 //!
-//! [`Table`], [`Chart`], [`Matrix`] and [`Page`] know nothing of what they show;
+//! [`Table`], [`Chart`], [`Bars`], [`Matrix`] and [`Page`] know nothing of what they show;
 //! [`locality_page`] and [`locality_tables`] fill them from a
 //! [`LocalityReport`](crate::locality::LocalityReport), and a simulator fills them with its
 //! own series. Equal input gives equal bytes. Text that comes from a trace is escaped for
@@ -23,6 +23,7 @@
 //! # }
 //! ```
 
+mod bars;
 mod chart;
 mod csv;
 mod dot;
@@ -35,6 +36,7 @@ mod svg;
 mod table;
 
 pub use self::csv::write_csv;
+pub use bars::{BarValue, Bars};
 pub use chart::{Axis, Chart, Mark, Scale, Series};
 pub use html::{Figure, Page, Section};
 pub use locality_plots::locality_page;

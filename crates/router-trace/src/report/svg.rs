@@ -172,7 +172,7 @@ fn ticks(axis: &Axis) -> usize {
 }
 
 /// A tick's number: short, and the same for every machine.
-fn tick(value: f64) -> String {
+pub(super) fn tick(value: f64) -> String {
     let magnitude = value.abs();
     let (scaled, unit) = match magnitude {
         m if m >= 1e9 => (value / 1e9, "G"),
