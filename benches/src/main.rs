@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod admission;
+mod campaign;
 mod consume;
 mod ffn;
 mod fill;
@@ -15,10 +16,13 @@ mod simulate;
 mod stats;
 
 use anyhow::{Context, Result, ensure};
+use campaign::{CampaignOptions, Common};
 use clap::{Args, Parser, Subcommand};
+use engine_example::replay::{BALLOON_COMMAND, CHILD_COMMAND, hold_balloon, serve_task};
 use machine::Machine;
 use pools::{Layout, Spec};
 use report::Report;
+use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -44,17 +48,37 @@ enum Command {
     Hit(Options),
     /// Cold routes against O_DIRECT.
     Fill(Options),
-    /// A set that fits, kept against read anew.
-    Admission(Options),
-    /// A real trace in a quarter of its memory against exact LRU.
-    Pressure(Options),
+    /// A set that fits, kept against read anew; with --definition a campaign.
+    Admission(Both),
+    /// A real trace in a quarter of its memory against exact LRU; with --definition a campaign.
+    Pressure(Both),
+    /// A campaign over capacities: time and bytes against memory.
+    Sweep(Both),
+    /// A campaign over arms at equal enforced memory.
+    EqualMemory(Both),
+    /// A campaign over walls and kinds of reclaim.
+    Reclaim(Both),
     /// Expert arithmetic against a plain read of the weights.
     Ffn(Options),
     /// Accesses a second through every replacement policy.
     Simulate(Options),
+    /// One run of a campaign, started by it.
+    #[command(hide = true, name = CHILD_COMMAND)]
+    ReplayChild,
+    /// The balloon of a campaign, started by it.
+    #[command(hide = true, name = BALLOON_COMMAND)]
+    ReplayBalloon { bytes: u64 },
     /// One arm of `pressure`, started by it.
     #[command(hide = true)]
     PressureChild { pool: PathBuf, arm: usize, places: usize, tokens: usize },
+}
+
+#[derive(Args, Debug)]
+struct Both {
+    #[command(flatten)]
+    options: Options,
+    #[command(flatten)]
+    campaign: CampaignOptions,
 }
 
 #[derive(Args, Debug)]
@@ -110,12 +134,44 @@ fn bench(name: &'static str, options: &Options, default_rounds: usize, run: Benc
         .print(options.json)
 }
 
+/// A campaign where it is one, or where a definition makes it one; else the bench itself.
+fn campaign(
+    name: &'static str,
+    both: &Both,
+    bench: impl FnOnce(&Options) -> Result<()>,
+) -> Result<()> {
+    let Both { options, campaign } = both;
+    let always = !matches!(name, "admission" | "pressure");
+    if !always && campaign.definition.is_none() {
+        ensure!(campaign.out.is_none() && !campaign.fresh, "--out and --fresh need --definition");
+        return bench(options);
+    }
+    let Options { dir, rounds, quick, json, .. } = options;
+    std::fs::create_dir_all(dir).with_context(|| format!("--dir {}", dir.display()))?;
+    let common = Common { dir, rounds: *rounds, quick: *quick, json: *json };
+    campaign::run(name, campaign, common)
+}
+
 fn run(command: &Command) -> Result<()> {
     match command {
         Command::Hit(options) => bench("hit", options, 11, hit::run),
         Command::Fill(options) => bench("fill", options, 11, fill::run),
-        Command::Admission(options) => bench("admission", options, 7, admission::run),
-        Command::Pressure(options) => bench("pressure", options, 5, pressure::run),
+        Command::Admission(both) => {
+            campaign("admission", both, |options| bench("admission", options, 7, admission::run))
+        }
+        Command::Pressure(both) => {
+            campaign("pressure", both, |options| bench("pressure", options, 5, pressure::run))
+        }
+        Command::Sweep(both) => campaign("sweep", both, |_| Ok(())),
+        Command::EqualMemory(both) => campaign("equal-memory", both, |_| Ok(())),
+        Command::Reclaim(both) => campaign("reclaim", both, |_| Ok(())),
+        Command::ReplayChild => {
+            serve_task(io::stdin().lock(), io::stdout().lock()).context("talking to the parent")
+        }
+        Command::ReplayBalloon { bytes } => {
+            hold_balloon(*bytes, io::stdin().lock(), io::stdout().lock())
+                .with_context(|| format!("{bytes} bytes cannot be locked"))
+        }
         Command::Ffn(options) => bench("ffn", options, 7, ffn::run),
         Command::Simulate(options) => bench("simulate", options, 3, simulate::run),
         Command::PressureChild { pool, arm, places, tokens } => {

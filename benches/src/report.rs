@@ -4,6 +4,7 @@ use crate::machine::Machine;
 use crate::stats::Spread;
 use anyhow::Result;
 use serde::Serialize;
+use std::fmt;
 use std::io::{self, Write};
 
 /// Which way is good.
@@ -124,13 +125,21 @@ impl Report {
             row.write_text(out)?;
         }
         writeln!(out)?;
-        for bar in &self.bars {
-            let sign = if bar.better == Better::Lower { "<=" } else { ">=" };
-            let value = bar.value.map_or("-".to_owned(), |value| format!("{value:.4}"));
-            let holds = if bar.holds { "holds" } else { "FAILS" };
-            writeln!(out, "  {holds}  {:<58} {value} {sign} {:.4}", bar.name, bar.target)?;
-        }
-        Ok(())
+        write_bars(&self.bars, out)
+    }
+}
+
+pub(crate) fn write_bars(bars: &[Bar], out: &mut impl Write) -> Result<()> {
+    bars.iter().try_for_each(|bar| writeln!(out, "  {bar}"))?;
+    Ok(())
+}
+
+impl fmt::Display for Bar {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let sign = if self.better == Better::Lower { "<=" } else { ">=" };
+        let value = self.value.map_or("-".to_owned(), |value| format!("{value:.4}"));
+        let holds = if self.holds { "holds" } else { "FAILS" };
+        write!(f, "{holds}  {:<58} {value} {sign} {:.4}", self.name, self.target)
     }
 }
 
