@@ -160,7 +160,7 @@ fn time_response(report: &CampaignReport) -> Chart {
 fn byte_response(report: &CampaignReport) -> Chart {
     let note = "Dots: bytes that the block layer read. Dashed: what exact LRU of the memory really \
                 kept and cached would have read. Pale: a/C, the inverse of the capacity, through \
-                the largest capacity that reads.";
+                the largest capacity up to half the pool.";
     let x = Axis::log2("capacity (MiB)");
     let mut chart =
         Chart::new("Capacity response: bytes", x, Axis::log2("MB an iteration")).noted(note);

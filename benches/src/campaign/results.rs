@@ -32,7 +32,7 @@ pub(crate) struct Point {
     pub(crate) read_bytes: Option<f64>,
     /// What exact LRU of as much memory would have read.
     pub(crate) nominal_bytes: Option<f64>,
-    /// `a/C`, where a is what was read at the largest capacity that reads at all.
+    /// `a/C`, where a is what was read at the largest capacity up to half the pool.
     pub(crate) reference_bytes: Option<f64>,
 }
 
@@ -99,7 +99,7 @@ impl CampaignReport {
                 rows.push(Point::of(&place, arm, capacity_bytes, entries, nominal));
             }
         }
-        refer(&mut rows);
+        refer(&mut rows, pool_bytes);
         let bars = bars(bench, &definition, &rows, pool_bytes);
         let runs = entries.iter().filter_map(RunRow::of).collect();
         let logical_accesses = plan.accesses().keys().len() as u64;
@@ -206,15 +206,17 @@ impl Point {
     }
 }
 
-/// Anchors `a/C` at the largest capacity of each line at which experts are read at all: more than
-/// one an iteration.
-fn refer(rows: &mut [Point]) {
+/// Anchors `a/C` at the largest capacity of each line that is at most half the pool and at which
+/// experts are read at all, more than one an iteration: near the whole pool, where misses end, no
+/// inverse law can hold.
+fn refer(rows: &mut [Point], pool_bytes: u64) {
     let all = rows.to_vec();
     for row in rows {
         let expert = row.summary.logical_bytes.unwrap_or(0) as f64
             / row.summary.logical_accesses.max(1) as f64;
         let line = all.iter().filter(|other| other.same_line(row));
         let anchor = line
+            .filter(|point| point.capacity_bytes <= pool_bytes / 2 + pool_bytes / 100)
             .filter(|point| point.read_bytes.is_some_and(|bytes| bytes > expert))
             .max_by_key(|point| point.capacity_bytes);
         row.reference_bytes = anchor.and_then(|anchor| {

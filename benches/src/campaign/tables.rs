@@ -31,7 +31,7 @@ pub(crate) fn points(report: &CampaignReport) -> Table {
     let columns = columns.map(|(name, title)| Column::new(name, title)).to_vec();
     let note = "Medians over the runs that count. ms/it: mean time of an iteration in a run, compute \
                 left out. Spread: largest over smallest run, less one. a/C dev: bytes read against \
-                the inverse-capacity line through the largest capacity that reads. LRU misses: \
+                the inverse-capacity line through the largest one up to half the pool. LRU misses: \
                 exact LRU of as many experts as were really kept and cached. amp: bytes read over \
                 those.";
     let mut table = Table::new("points", "Every arm at every capacity", note, columns);
