@@ -54,8 +54,11 @@ pub(crate) fn plan(definition: &Definition) -> Vec<Cell> {
             }
         };
         for index in turn(places.len(), 0) {
-            for arm in turn(definition.arms.len(), 1 + index as u64) {
-                let (place, arm) = (places[index].clone(), definition.arms[arm]);
+            let order = turn(definition.arms.len(), 1 + index as u64);
+            let mut arms: Vec<_> = order.into_iter().map(|arm| definition.arms[arm]).collect();
+            ReplayArm::mapped_first(&mut arms);
+            for arm in arms {
+                let place = places[index].clone();
                 cells.push(Cell { place, arm, repetition });
             }
         }

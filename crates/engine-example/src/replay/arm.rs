@@ -28,8 +28,8 @@ pub enum ReplayArm {
     PreadRandom,
     /// The hottest experts of the trace in locked memory of ours, the rest by direct reads.
     PinnedArena,
-    /// The same with only as many experts as miss what the page cache would miss: what is left of
-    /// the difference is the price of a hit.
+    /// The same with only as many experts as miss what `mapped` missed in the run before: what is
+    /// left of the difference is the price of a hit.
     PinnedEqual,
     /// Half the budget as `pinned-arena`, the rest copied out of the page cache.
     Hybrid,
@@ -100,6 +100,16 @@ impl ReplayArm {
         Self::DropBehind,
         Self::Direct,
     ];
+
+    /// Puts `mapped` before `pinned-equal`, which is sized by it, where `order` has both.
+    pub fn mapped_first(order: &mut [Self]) {
+        let place = |arm| order.iter().position(|&other| other == arm);
+        if let (Some(mapped), Some(equal)) = (place(Self::Mapped), place(Self::PinnedEqual))
+            && equal < mapped
+        {
+            order.swap(mapped, equal);
+        }
+    }
 
     /// The name used on command lines and in reports.
     #[must_use]

@@ -102,6 +102,8 @@ pub struct ReplaySession<'p> {
     places: usize,
     slack_bytes: u64,
     checksum: Option<u64>,
+    /// Experts that the last run of `mapped` read.
+    mapped_misses: Option<u64>,
     root: SystemRoot,
 }
 
@@ -137,6 +139,7 @@ impl<'p> ReplaySession<'p> {
             places: 0,
             slack_bytes,
             checksum: None,
+            mapped_misses: None,
             root: root.clone(),
         };
         // Before anything is made: a wall without room is refused as it was asked for.
@@ -285,6 +288,10 @@ impl<'p> ReplaySession<'p> {
         let cell = run_cell(command.arg(CHILD_COMMAND), scope.as_ref(), &input).map_err(io)?;
         drop(scope);
         let (measurement, discarded) = self.judge(arm, &cell)?;
+        if let (ReplayArm::Mapped, Some(measured), None) = (arm, &measurement, &discarded) {
+            let read = measured.process_read_bytes.or(measured.block_layer_bytes);
+            self.mapped_misses = read.map(|bytes| bytes / self.plan.expert_bytes().max(1));
+        }
         let scope = cell.peak_bytes.map(|peak| ScopeFacts {
             peak_bytes: peak.ok(),
             oom_kills: cell.oom_kills.and_then(Result::ok),
@@ -304,16 +311,19 @@ impl<'p> ReplaySession<'p> {
         self.plan.hottest(count)
     }
 
-    /// Experts of a fixed set that misses as much as exact LRU of all that the wall leaves to the
-    /// page cache, which needs no room for reads under way: at most what arenas may keep.
+    /// Experts of a fixed set that misses as many as the page cache did in the last run of
+    /// `mapped`; before there was one, as exact LRU of all that the wall leaves to the page cache.
     fn equal_places(&self) -> usize {
-        let bytes = match self.setup.wall {
-            Wall::Cgroup { target_bytes } => target_bytes.saturating_sub(PROCESS_BYTES),
-            _ => self.places as u64 * self.plan.expert_bytes(),
+        let nominal = || {
+            let bytes = match self.setup.wall {
+                Wall::Cgroup { target_bytes } => target_bytes.saturating_sub(PROCESS_BYTES),
+                _ => self.places as u64 * self.plan.expert_bytes(),
+            };
+            let cached = bytes / self.plan.expert_bytes().max(1);
+            let lru = self.plan.lru();
+            lru.accesses() - lru.hits(usize::try_from(cached).unwrap_or(usize::MAX))
         };
-        let cached = bytes / self.plan.expert_bytes().max(1);
-        let lru = self.plan.lru();
-        let misses = lru.accesses() - lru.hits(usize::try_from(cached).unwrap_or(usize::MAX));
+        let misses = self.mapped_misses.unwrap_or_else(nominal);
         self.plan.fixed_set_for(misses).min(self.places)
     }
 

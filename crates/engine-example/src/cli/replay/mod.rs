@@ -13,7 +13,8 @@ use super::trace;
 use anyhow::{Context, Result, bail};
 use engine_example::pairs::balanced_order;
 use engine_example::replay::{
-    Nominal, ReplayPlan, ReplayRun, ReplaySession, ReplaySetup, TimeLeft, hold_balloon, serve_task,
+    Nominal, ReplayArm, ReplayPlan, ReplayRun, ReplaySession, ReplaySetup, TimeLeft, hold_balloon,
+    serve_task,
 };
 use expert_tier::Pool;
 use expert_tier::observe::SystemRoot;
@@ -53,8 +54,10 @@ pub(crate) fn run(args: &ReplayArgs) -> Result<ExitCode> {
     let mut runs = Vec::new();
     let mut left = TimeLeft::new(args.arms.len() * args.rounds);
     for (round, order) in (1..).zip(balanced_order(args.arms.len(), args.rounds)) {
-        for (place, index) in (1..).zip(order) {
-            let run = session.run(args.arms[index], round, place)?;
+        let mut order: Vec<ReplayArm> = order.iter().map(|&index| args.arms[index]).collect();
+        ReplayArm::mapped_first(&mut order);
+        for (place, arm) in (1..).zip(order) {
+            let run = session.run(arm, round, place)?;
             eprintln!("{} {}, round {round}: {}", left.done(), run.arm, outcome(&run));
             runs.push(run);
         }
