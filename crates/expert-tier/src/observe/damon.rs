@@ -24,17 +24,21 @@ impl DamonScheme {
     pub fn running(root: &SystemRoot) -> Result<Vec<Self>, Unavailable> {
         const ADMIN: &str = "/sys/kernel/mm/damon/admin/kdamonds";
         let mut schemes = Vec::new();
-        let count = |path: String| root.read_number(path).unwrap_or(0).min(MOST);
-        for thread in 0..count(format!("{ADMIN}/nr_kdamonds")) {
+        // What is not there counts nothing; what may not be read is not nothing.
+        let count = |path: String| {
+            let there = root.path(&path).exists();
+            if there { root.read_number(path).map(|count| count.min(MOST)) } else { Ok(0) }
+        };
+        for thread in 0..count(format!("{ADMIN}/nr_kdamonds"))? {
             let thread = format!("{ADMIN}/{thread}");
             if root.read(format!("{thread}/state"))? != "on" {
                 continue;
             }
-            for context in 0..count(format!("{thread}/contexts/nr_contexts")) {
+            for context in 0..count(format!("{thread}/contexts/nr_contexts"))? {
                 let context = format!("{thread}/contexts/{context}");
                 let interval = format!("{context}/monitoring_attrs/intervals/aggr_us");
                 let interval_us = root.read_number(interval)?;
-                for scheme in 0..count(format!("{context}/schemes/nr_schemes")) {
+                for scheme in 0..count(format!("{context}/schemes/nr_schemes"))? {
                     let scheme = format!("{context}/schemes/{scheme}");
                     let age = root.read_number(format!("{scheme}/access_pattern/age/min"))?;
                     schemes.push(Self {
@@ -103,5 +107,9 @@ mod tests {
         let (_dir, root) = tree(&PAGEOUT[..5]);
         let error = DamonScheme::running(&root).unwrap_err();
         assert!(error.reason.contains("schemes/0"), "{error}");
+        // As for everyone but root.
+        let (_dir, root) = tree(&[("nr_kdamonds/unreadable", "")]);
+        let error = DamonScheme::running(&root).unwrap_err();
+        assert!(error.reason.contains("nr_kdamonds"), "{error}");
     }
 }
