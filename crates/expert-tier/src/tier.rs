@@ -56,7 +56,7 @@ pub(crate) struct Shared {
     /// For the arms that do not use the mapping.
     pub(crate) reader: Option<Arc<BufferReader>>,
     /// For the arm that chooses.
-    pub(crate) auto: Option<Auto>,
+    pub(crate) auto: Option<Arc<Auto>>,
     /// One a file: what tells the truth depends on who owns it.
     pub(crate) probes: Vec<ResidencyProbe>,
     notices: Vec<Notice>,

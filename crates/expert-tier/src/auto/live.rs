@@ -13,7 +13,7 @@ use crate::observe::SystemRoot;
 use crate::stats::Snapshot;
 use parking_lot::Mutex;
 use serde::Serialize;
-use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
@@ -111,6 +111,9 @@ struct Running {
     done: AdmissionTrial,
 }
 
+/// Something for another thread to do.
+pub(crate) type Job = Box<dyn FnOnce() + Send>;
+
 /// What an adoption leaves to be done without the lock.
 enum Errand {
     None,
@@ -186,13 +189,14 @@ impl Auto {
     }
 
     /// An adoption that missed something is complete: `delta` is what it took, `adopted_bytes` the
-    /// tier's counter with it. `open` opens the reader.
+    /// tier's counter with it. `open` opens the reader, `spawn` has another thread do a job.
     pub(crate) fn note(
-        &self,
+        self: &Arc<Self>,
         lane: Lane,
         delta: &Snapshot,
         adopted_bytes: u64,
-        admits: &std::sync::atomic::AtomicBool,
+        admits: &AtomicBool,
+        spawn: impl FnOnce(Job),
         open: impl FnOnce() -> Result<Arc<BufferReader>, String>,
     ) {
         let due = {
@@ -200,14 +204,12 @@ impl Auto {
             live.count(lane, delta);
             live.due_memory()
         };
-        // Not under the lock: these are files of the kernel.
-        let memory = due.map(|mut reader| (reader.read(), reader));
+        if let Some(reader) = due {
+            let auto = Arc::clone(self);
+            spawn(Box::new(move || auto.read_memory(reader)));
+        }
         let errand = {
             let mut live = self.live.lock();
-            if let Some((memory, reader)) = memory {
-                live.machine.tell_memory(memory);
-                live.memory = Some(reader);
-            }
             let errand = live.judge(adopted_bytes, &self.lanes);
             admits.store(live.machine.mode() == Admission::Admit, Ordering::Relaxed);
             errand
@@ -221,6 +223,14 @@ impl Auto {
             }
             Errand::OpenReader { most_ns } => self.begin_trial(most_ns, open),
         }
+    }
+
+    /// Files of the kernel: neither on a decode thread nor under the lock.
+    fn read_memory(&self, mut reader: MemoryReader) {
+        let memory = reader.read();
+        let mut live = self.live.lock();
+        live.machine.tell_memory(memory);
+        live.memory = Some(reader);
     }
 
     /// Not under the lock: opening reads a page of each file system.

@@ -1,6 +1,5 @@
 use super::*;
 use crate::observe::fixture::tree;
-use std::sync::atomic::AtomicBool;
 
 const EXPERT: u64 = 1 << 20;
 
@@ -26,17 +25,24 @@ fn keen() -> AutoConfig {
 
 /// Adopts one expert after the other, all missing; those that would be read past the cache are
 /// counted as such if `reader` can be had.
-fn notes(auto: &Auto, count: usize, refused: &str) -> usize {
+fn notes(auto: &Arc<Auto>, count: usize, refused: &str) -> usize {
     let admits = AtomicBool::new(true);
     let mut opened = 0;
     let before = auto.live.lock().adopted_before;
     for step in 1..=count as u64 {
         let lane = auto.lane();
         let ns = if lane.is_past() { 100_000 } else { 1_000_000 };
-        auto.note(lane, &delta(ns), before + step * EXPERT, &admits, || {
-            opened += 1;
-            Err(refused.to_owned())
-        });
+        auto.note(
+            lane,
+            &delta(ns),
+            before + step * EXPERT,
+            &admits,
+            |job| job(),
+            || {
+                opened += 1;
+                Err(refused.to_owned())
+            },
+        );
     }
     opened
 }
@@ -44,7 +50,7 @@ fn notes(auto: &Auto, count: usize, refused: &str) -> usize {
 #[test]
 fn a_reader_that_cannot_be_had_is_asked_for_once_and_everything_admitted() {
     let (_dir, root) = tree(&[("proc/meminfo", "MemAvailable: 65536 kB\n")]);
-    let auto = Auto::new(keen(), 1 << 30, 0, &root).unwrap();
+    let auto = Arc::new(Auto::new(keen(), 1 << 30, 0, &root).unwrap());
     assert_eq!(auto.choice().mode, Admission::Admit);
     assert_eq!(notes(&auto, 500, "tmpfs has none"), 1);
     let choice = auto.choice();
@@ -58,7 +64,7 @@ fn a_reader_that_cannot_be_had_is_asked_for_once_and_everything_admitted() {
 #[test]
 fn a_pool_that_fits_opens_nothing() {
     let (_dir, root) = tree(&[("proc/meminfo", "MemAvailable: 2097152 kB\n")]);
-    let auto = Auto::new(keen(), 1 << 30, 0, &root).unwrap();
+    let auto = Arc::new(Auto::new(keen(), 1 << 30, 0, &root).unwrap());
     assert_eq!(notes(&auto, 2000, "not asked"), 0);
     assert!(auto.choice().why.contains("fit into"), "{}", auto.choice().why);
 }
@@ -67,7 +73,7 @@ fn a_pool_that_fits_opens_nothing() {
 #[test]
 fn a_trial_takes_turns_and_is_left_out_of_the_window() {
     let (_dir, root) = tree(&[("proc/meminfo", "MemAvailable: 65536 kB\n")]);
-    let auto = Auto::new(keen(), 1 << 30, 0, &root).unwrap();
+    let auto = Arc::new(Auto::new(keen(), 1 << 30, 0, &root).unwrap());
     let mut live = auto.live.lock();
     let done = AdmissionTrial::default();
     live.trial = Some(Running { most_ns: 1 << 40, past_routes: 0, through_routes: 0, done });
@@ -80,7 +86,14 @@ fn a_trial_takes_turns_and_is_left_out_of_the_window() {
         let lane = auto.lane();
         lanes.push(lane);
         let ns = if lane.is_past() { 3 } else { 5 };
-        auto.note(lane, &delta(ns), step * EXPERT, &admits, || Err("not asked".to_owned()));
+        auto.note(
+            lane,
+            &delta(ns),
+            step * EXPERT,
+            &admits,
+            |job| job(),
+            || Err("not asked".to_owned()),
+        );
     }
     use Lane::{Control, Trial, WarmUp};
     assert_eq!(lanes, [WarmUp, Control, Trial, Control, Trial]);

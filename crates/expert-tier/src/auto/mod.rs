@@ -11,6 +11,6 @@ mod why;
 
 pub use config::AutoConfig;
 pub use live::AutoChoice;
-pub(crate) use live::{Auto, Lane};
+pub(crate) use live::{Auto, Job, Lane};
 pub use machine::{AdmissionTrial, AdmissionWindow, AutoAdmission, AutoCounts};
 pub use memory::MemoryState;

@@ -2,7 +2,7 @@
 
 use super::{Shared, Tier};
 use crate::admission::Admission;
-use crate::auto::{Auto, AutoChoice, AutoConfig, Lane};
+use crate::auto::{Auto, AutoChoice, AutoConfig, Job, Lane};
 use crate::config::TierConfig;
 use crate::error::TierError;
 use crate::fill::FillMethod;
@@ -17,7 +17,7 @@ impl Tier {
     /// What [`Admission::Auto`] has chosen so far, and why; `None` for the other arms.
     #[must_use]
     pub fn admission_choice(&self) -> Option<AutoChoice> {
-        self.shared.auto.as_ref().map(Auto::choice)
+        self.shared.auto.as_deref().map(Auto::choice)
     }
 
     /// Have [`Admission::Auto`] begin anew with `config`, and read memory below `root`. Nothing
@@ -44,7 +44,7 @@ pub(super) fn chooser(
     config: TierConfig,
     pool: &Pool,
     fill: FillMethod,
-) -> Result<Option<Auto>, TierError> {
+) -> Result<Option<Arc<Auto>>, TierError> {
     if config.admission != Admission::Auto {
         return Ok(None);
     }
@@ -53,14 +53,14 @@ pub(super) fn chooser(
     if fill == FillMethod::Fault {
         auto.disable(UNTIMED.to_owned());
     }
-    Ok(Some(auto))
+    Ok(Some(Arc::new(auto)))
 }
 
 impl Shared {
     /// For reports: what is read through the mapping may, at the moment, be missed past it.
     pub(super) fn chosen_channel(&self) -> String {
         let auto = self.auto.as_ref().filter(|_| !self.admits.load(Ordering::Relaxed));
-        match auto.and_then(Auto::reader) {
+        match auto.and_then(|auto| auto.reader()) {
             Some(reader) => format!("mapping, misses {}", reader.channel()),
             None => "mapping".to_owned(),
         }
@@ -84,7 +84,8 @@ impl Shared {
     pub(crate) fn note_admission(&self, lane: Lane, delta: &Snapshot) {
         let Some(auto) = &self.auto else { return };
         let adopted = self.counters.adopted_bytes.load(Ordering::Relaxed);
-        auto.note(lane, delta, adopted, &self.admits, || {
+        let spawn = |job: Job| self.filler.spawn(job);
+        auto.note(lane, delta, adopted, &self.admits, spawn, || {
             let reader =
                 BufferReader::open(&self.pool, Method::Direct, &self.mapping, &self.probes)
                     .map_err(|error| error.to_string())?;
