@@ -10,6 +10,9 @@ use router_trace::ExpertId;
 use std::time::Instant;
 
 const ADMIT: &str = "admit";
+const AUTO: &str = "auto";
+/// What choosing may cost where admission is right.
+const AUTO_TARGET: f64 = 1.01;
 const DIRECT: &str = "direct";
 const DROP: &str = "drop-behind";
 const MEMORY: &str = "memory alone: locked arena";
@@ -25,6 +28,7 @@ pub(crate) fn run(settings: &Settings) -> Result<(Vec<Row>, Vec<Bar>)> {
     };
     // Not the same file: what one arm maps the other could not forget.
     let admit = open(crate::P17, Admission::Admit)?;
+    let auto = open(crate::P17, Admission::Auto)?;
     let dropped = open(crate::P17_COPY, Admission::DropBehind)?;
     let direct = open(crate::P17_COPY, Admission::Direct)?;
     let bytes = crate::P17.expert_bytes * usize::from(EXPERTS);
@@ -43,6 +47,8 @@ pub(crate) fn run(settings: &Settings) -> Result<(Vec<Row>, Vec<Bar>)> {
     for &index in &indices {
         drop(admit.adopt_batch(0, &[index])?);
     }
+    // The same file and pages: what differs is the arm.
+    drop(auto.adopt_batch(0, &indices)?);
     let passes = settings.pick(4, 2);
     let expected = consume::sum(&arena[..bytes]);
 
@@ -78,6 +84,7 @@ pub(crate) fn run(settings: &Settings) -> Result<(Vec<Row>, Vec<Bar>)> {
     };
     let arms = vec![
         Arm::new(ADMIT, "mapping, in place", || timed(&admit, false, &|| read(&admit, true))),
+        Arm::new(AUTO, "mapping, in place", || timed(&auto, false, &|| read(&auto, true))),
         Arm::new(DIRECT, "buffers of the tier", || timed(&direct, true, &|| read(&direct, true))),
         Arm::new(DROP, "mapping, in place", || timed(&dropped, true, &|| read(&dropped, true))),
         Arm::new(MEMORY, "private memory", || timed(&admit, false, &in_arena)),
@@ -98,5 +105,10 @@ pub(crate) fn run(settings: &Settings) -> Result<(Vec<Row>, Vec<Bar>)> {
         let name = format!("admission: {arm} time / admit time ({note})");
         Bar::new(name, turns.ratio(arm, ADMIT), target, Better::Higher)
     };
-    Ok((rows, vec![bar(DIRECT), bar(DROP)]))
+    let name = "admission: auto time / admit time, all warm";
+    let own = Bar::new(name, turns.ratio(AUTO, ADMIT), AUTO_TARGET, Better::Lower);
+    if let Some(choice) = auto.admission_choice() {
+        rows[1].notes.push(choice.why);
+    }
+    Ok((rows, vec![bar(DIRECT), bar(DROP), own]))
 }

@@ -7,6 +7,7 @@ mod consume;
 mod ffn;
 mod fill;
 mod hit;
+mod instructions;
 mod machine;
 mod measure;
 mod pools;
@@ -62,6 +63,8 @@ enum Command {
     Ffn(Options),
     /// Accesses a second through every replacement policy.
     Simulate(Options),
+    /// What the demand watch and the counters add to an adoption, in instructions (valgrind).
+    Instructions(Options),
     /// One run of a campaign, started by it.
     #[command(hide = true, name = CHILD_COMMAND)]
     ReplayChild,
@@ -71,6 +74,9 @@ enum Command {
     /// One arm of `pressure`, started by it.
     #[command(hide = true)]
     PressureChild { pool: PathBuf, arm: usize, places: usize, tokens: usize },
+    /// One run of `instructions`, started by it.
+    #[command(hide = true)]
+    InstructionsChild { pool: PathBuf, kind: String, adoptions: usize, arm: usize },
 }
 
 #[derive(Args, Debug)]
@@ -174,6 +180,10 @@ fn run(command: &Command) -> Result<()> {
         }
         Command::Ffn(options) => bench("ffn", options, 7, ffn::run),
         Command::Simulate(options) => bench("simulate", options, 3, simulate::run),
+        Command::Instructions(options) => bench("instructions", options, 1, instructions::run),
+        Command::InstructionsChild { pool, kind, adoptions, arm } => {
+            instructions::child(pool, kind, *adoptions, *arm)
+        }
         Command::PressureChild { pool, arm, places, tokens } => {
             pressure::child::run(pool, *arm, *places, *tokens)
         }

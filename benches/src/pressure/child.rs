@@ -27,6 +27,7 @@ pub(crate) struct Way {
 
 pub(crate) const ADMIT: &str = "tier admit, 8 fill threads";
 pub(crate) const ADMIT_ONE: &str = "tier admit, 1 fill thread";
+pub(crate) const AUTO: &str = "tier auto, 8 fill threads";
 pub(crate) const ARENA: &str = "user-space LRU arena, O_DIRECT";
 
 const TIER: Way = Way {
@@ -42,9 +43,10 @@ const TIER: Way = Way {
 const LOSING: Way = Way { losing: true, ..TIER };
 const BUFFERS: &str = "buffers of the tier";
 
-pub(crate) const WAYS: [Way; 6] = [
+pub(crate) const WAYS: [Way; 7] = [
     Way { name: ARENA, channel: BUFFERS, arena: true, ..TIER },
     TIER,
+    Way { name: AUTO, admission: Admission::Auto, ..TIER },
     Way { name: ADMIT_ONE, fill_threads: 1, ..TIER },
     Way {
         name: "losing: direct, no cache",
@@ -60,7 +62,7 @@ pub(crate) const WAYS: [Way; 6] = [
 const SAMPLES: usize = 16;
 
 /// What a child tells its parent.
-#[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub(crate) struct Outcome {
     pub(crate) scored: usize,
     pub(crate) cold: bool,
@@ -72,6 +74,18 @@ pub(crate) struct Outcome {
     pub(crate) process_bytes: Option<u64>,
     pub(crate) seconds: f64,
     pub(crate) checksum: u64,
+    /// Of the arm that chooses: what, and why.
+    pub(crate) choice: Option<Choice>,
+}
+
+/// What the arm that chooses says at the end.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub(crate) struct Choice {
+    pub(crate) why: String,
+    pub(crate) trials: u64,
+    pub(crate) trial_ns: u64,
+    pub(crate) demand_ns: u64,
+    pub(crate) switches: u64,
 }
 
 impl Way {
@@ -132,6 +146,13 @@ pub(crate) fn run(pool: &Path, arm: usize, places: usize, tokens: usize) -> Resu
         process_bytes,
         seconds,
         checksum,
+        choice: tier.admission_choice().map(|choice| Choice {
+            why: choice.why,
+            trials: choice.trials,
+            trial_ns: choice.trial_ns,
+            demand_ns: choice.demand_ns,
+            switches: choice.switches,
+        }),
     };
     serde_json::to_writer(io::stdout(), &outcome)?;
     Ok(())

@@ -10,7 +10,7 @@ use crate::pools::{Layout, Spec};
 use crate::report::{Bar, Better, Row};
 use crate::stats::Spread;
 use anyhow::{Context, Result, bail, ensure};
-use child::{ADMIT, ADMIT_ONE, ARENA, Outcome, WAYS};
+use child::{ADMIT, ADMIT_ONE, ARENA, AUTO, Outcome, WAYS};
 use engine_example::replay::run_cell;
 use expert_tier::observe::{MemoryScope, SystemRoot, Unavailable};
 use expert_tier::{Pool, Tier, TierConfig};
@@ -18,7 +18,7 @@ use std::cell::RefCell;
 use std::process::Command;
 
 /// 1,024 experts of exactly one 2 MiB window.
-const POOL: Spec = Spec {
+pub(crate) const POOL: Spec = Spec {
     name: "pressure",
     layout: Layout::Packed,
     layers: trace::LAYERS,
@@ -100,7 +100,13 @@ fn bars(turns: Option<&Turns>, exact: f64) -> Vec<Bar> {
             Bar::new(times, time, 1.15, Better::Lower),
         ]
     };
-    [ADMIT, ADMIT_ONE].iter().flat_map(of).collect()
+    let chosen = Bar::new(
+        "pressure: auto time / admit time, 8 fill threads each",
+        turns.and_then(|turns| turns.ratio(AUTO, ADMIT)),
+        1.01,
+        Better::Lower,
+    );
+    [ADMIT, ADMIT_ONE].iter().flat_map(of).chain([chosen]).collect()
 }
 
 /// One arm over the whole trace, in a child that a new group limits; and what it held of the pool.
@@ -126,6 +132,13 @@ fn turn(pool: &Pool, arm: usize, limit: u64, tokens: usize) -> Result<(Sample, u
         outcome.device_bytes,
         outcome.asked_bytes
     );
+    if let Some(choice) = &outcome.choice {
+        let share = 100.0 * choice.trial_ns as f64 / choice.demand_ns.max(1) as f64;
+        eprintln!(
+            "  {}; {} trials in {share:.2} % of the waiting, {} switches",
+            choice.why, choice.trials, choice.switches
+        );
+    }
     let sample = Sample {
         value: outcome.seconds * 1e3 / outcome.scored as f64,
         asked_bytes: outcome.asked_bytes,

@@ -16,11 +16,17 @@ pub enum Admission {
     /// `preadv2` with `RWF_DONTCACHE` (Linux 6.14) into buffers of the tier: read through the
     /// page cache, which drops each page as soon as it is copied.
     DontCache,
+    /// [`Admission::Admit`] or unbuffered reads of what is missing, whichever is found to wait
+    /// less on the pool at hand: measured in short trials, and measured again when the memory
+    /// left to files changes (see [`crate::AutoConfig`]). What is in the page cache is used there
+    /// either way.
+    Auto,
 }
 
 impl Admission {
     /// Every arm, the admitting one first.
-    pub const ALL: [Self; 4] = [Self::Admit, Self::DropBehind, Self::Direct, Self::DontCache];
+    pub const ALL: [Self; 5] =
+        [Self::Admit, Self::DropBehind, Self::Direct, Self::DontCache, Self::Auto];
 
     /// The name used on command lines and in reports.
     #[must_use]
@@ -30,6 +36,7 @@ impl Admission {
             Self::DropBehind => "drop-behind",
             Self::Direct => "direct",
             Self::DontCache => "dont-cache",
+            Self::Auto => "auto",
         }
     }
 }

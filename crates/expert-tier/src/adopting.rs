@@ -1,4 +1,5 @@
 use crate::arena::Places;
+use crate::auto::Lane;
 use crate::error::TierError;
 use crate::fill::direct::BufferReader;
 use crate::fill::{Arrival, FillMethod};
@@ -45,6 +46,9 @@ pub struct Adopting {
     sources: Vec<Source>,
     /// Experts that are usable: the first so many.
     usable: usize,
+    started: Instant,
+    /// How what is missing is read; `None` as long as nothing is.
+    lane: Option<Lane>,
     delta: Snapshot,
 }
 
@@ -80,7 +84,7 @@ impl Adopting {
         experts: &[u16],
     ) -> Result<Self, TierError> {
         let started = Instant::now();
-        let mut adopting = Self::new(shared, layer, experts)?;
+        let mut adopting = Self::new(shared, layer, experts, started)?;
         let ids = adopting.ids();
         if let Some(reader) = &shared.reader {
             adopting.read_past_cache(reader, &ids)?;
@@ -100,7 +104,7 @@ impl Adopting {
         experts: &[u16],
     ) -> Result<Self, TierError> {
         let started = Instant::now();
-        let mut adopting = Self::new(shared, layer, experts)?;
+        let mut adopting = Self::new(shared, layer, experts, started)?;
         let ids = adopting.ids();
         let (found, pins) = places.hold(&ids);
         adopting.adopted.pins = Some(pins);
@@ -125,7 +129,12 @@ impl Adopting {
     }
 
     /// Nothing usable yet.
-    fn new(shared: &Arc<Shared>, layer: u16, experts: &[u16]) -> Result<Self, TierError> {
+    fn new(
+        shared: &Arc<Shared>,
+        layer: u16,
+        experts: &[u16],
+        started: Instant,
+    ) -> Result<Self, TierError> {
         let ids: Vec<ExpertId> = experts.iter().map(|&index| ExpertId::new(layer, index)).collect();
         for &id in &ids {
             if shared.pool.layout().expert(id).is_none() {
@@ -138,7 +147,8 @@ impl Adopting {
         let experts = ids.iter().map(|&id| AdoptedExpert { id, buffer: None }).collect();
         let adopted = Adopted { shared: Arc::clone(shared), experts, pins: None };
         let delta = Snapshot { adoptions: 1, ..Snapshot::default() };
-        Ok(Self { fill: Fill(None), adopted, sources: Vec::new(), usable: 0, delta })
+        let (fill, sources) = (Fill(None), Vec::new());
+        Ok(Self { fill, adopted, sources, usable: 0, started, lane: None, delta })
     }
 
     fn ids(&self) -> Vec<ExpertId> {
@@ -178,12 +188,13 @@ impl Adopting {
         }
         self.adopted.check()?;
         self.settle();
-        let Self { fill, adopted, delta, .. } = self;
+        let Self { fill, adopted, delta, started, lane, .. } = self;
         drop(fill);
         adopted.shared.counters.add(&delta);
-        if let Some(demand) = adopted.shared.demand.get() {
-            demand.observe(adopted.experts.iter().map(|expert| expert.id));
+        if let Some(lane) = lane {
+            adopted.shared.note_admission(lane, &delta);
         }
+        adopted.shared.note_demand(adopted.experts.iter().map(|expert| expert.id), started);
         Ok(adopted)
     }
 
@@ -268,36 +279,54 @@ impl Adopting {
         Ok(())
     }
 
-    /// Probe `ids`, count what is found, and begin to fill what is missing.
+    /// Probe `ids`, count what is found, and begin to read what is missing.
     fn fill_missing(&mut self, ids: &[ExpertId]) -> Result<(), TierError> {
         let shared = Arc::clone(&self.adopted.shared);
         let faults = shared.filler.method() == FillMethod::Fault;
         let mut ours = Vec::new();
+        let mut reader = None;
         for &id in ids {
             let layout = shared.layout(id);
             let missing = match shared.missing_of(layout) {
                 Ok(missing) => missing,
                 Err(error) => {
-                    ours.iter().for_each(|&id| shared.in_flight.release(id));
+                    if reader.is_none() {
+                        ours.iter().for_each(|&id| shared.in_flight.release(id));
+                    }
                     return Err(error);
                 }
             };
-            let bytes = layout.nominal_bytes();
-            self.delta.count(bytes, missing == 0);
-            self.delta.missing_bytes += missing;
-            self.sources.push(if missing == 0 || faults {
+            if missing > 0 && self.lane.is_none() {
+                let (lane, past) = shared.lane();
+                (self.lane, reader) = (Some(lane), past);
+            }
+            self.delta.count(layout.nominal_bytes(), missing == 0);
+            self.sources.push(if missing == 0 {
                 Source::Warm
-            } else if shared.in_flight.claim(id) {
+            } else if reader.is_some() {
+                // Whoever else needs it reads it as well: it will not be in the page cache.
                 ours.push(id);
                 Source::Ours(ours.len() - 1)
             } else {
-                Source::Theirs
+                self.delta.missing_bytes += missing;
+                if faults {
+                    Source::Warm
+                } else if shared.in_flight.claim(id) {
+                    ours.push(id);
+                    Source::Ours(ours.len() - 1)
+                } else {
+                    Source::Theirs
+                }
             });
         }
-        if !ours.is_empty() {
-            let started = Instant::now();
-            self.fill.0 = Some(shared.start_fill(ours));
-            self.delta.fill_ns = elapsed_ns(started);
+        match reader {
+            _ if ours.is_empty() => {}
+            Some(reader) => self.read(reader, &ours)?,
+            None => {
+                let started = Instant::now();
+                self.fill.0 = Some(shared.start_fill(ours));
+                self.delta.fill_ns = elapsed_ns(started);
+            }
         }
         Ok(())
     }

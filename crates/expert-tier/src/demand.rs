@@ -1,7 +1,6 @@
 //! What exact LRU would have had to read, beside what was read: the demand model of the paper
 //! (section 4), fed by a live tier.
 
-use crate::admission::Admission;
 use crate::host::{Host, Reclaim};
 use crate::notice::Notice;
 use crate::observe::{
@@ -12,6 +11,8 @@ use parking_lot::Mutex;
 use router_trace::{DemandModel, ExpertId, MAX_TOP_K, Route};
 use serde::Serialize;
 use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// When the watch looks around, and what alarms it.
@@ -76,14 +77,21 @@ pub struct DemandReport {
     pub alert: Option<Notice>,
 }
 
-/// Watches one tier. Its cost on the decode thread is one lock, and some tens of nanoseconds an
-/// expert; files of the kernel are read once a [`DemandConfig::refresh`].
+/// Adopted experts after which the model is brought up to date.
+const BATCH: usize = 4096;
+/// So many that wait for it are no longer left to another thread.
+const MOST_PENDING: usize = 16 * BATCH;
+
+/// Watches one tier. A decode thread only notes what it has adopted, under a lock that nobody
+/// holds for long; the model follows on another thread, which also reads the kernel's files, once
+/// a [`DemandConfig::refresh`].
 #[derive(Debug)]
 pub(crate) struct DemandWatch {
     config: DemandConfig,
     root: SystemRoot,
-    /// Only this arm keeps what it reads, as the model does.
-    admits: bool,
+    /// Whether the tier keeps what it reads, as the model does.
+    admits: Arc<AtomicBool>,
+    pending: Mutex<Pending>,
     expert_bytes: u64,
     device: Result<BlockCounters, Unavailable>,
     process: Option<ProcessCounters>,
@@ -91,8 +99,19 @@ pub(crate) struct DemandWatch {
     state: Mutex<State>,
 }
 
+/// What was adopted since the model was brought up to date.
+#[derive(Debug)]
+struct Pending {
+    ids: Vec<ExpertId>,
+    /// Somebody was told to bring it up to date.
+    asked: bool,
+    due: Instant,
+}
+
 struct State {
     model: DemandModel,
+    /// To change places with the pending ones, so that neither is allocated anew.
+    batch: Vec<ExpertId>,
     budget: Result<FileBudget, Unavailable>,
     refreshed: Instant,
     samples: VecDeque<Sample>,
@@ -118,7 +137,7 @@ impl DemandWatch {
     pub(crate) fn new(
         mut model: DemandModel,
         expert_bytes: u64,
-        admission: Admission,
+        admits: Arc<AtomicBool>,
         device: Result<BlockCounters, Unavailable>,
         config: DemandConfig,
         root: &SystemRoot,
@@ -127,46 +146,74 @@ impl DemandWatch {
         model.set_capacity_bytes(budget.as_ref().map_or(u64::MAX, |budget| budget.bytes));
         let now = Instant::now();
         let samples = VecDeque::from([Sample { at: now, computed_bytes: 0, read_bytes: 0 }]);
+        let room = || Vec::with_capacity(2 * BATCH);
+        let pending = Pending { ids: room(), asked: false, due: now + config.refresh };
+        let state = State { model, batch: room(), budget, refreshed: now, samples, alert: None };
         Self {
             config,
             root: root.clone(),
-            admits: admission == Admission::Admit,
+            admits,
+            pending: Mutex::new(pending),
             expert_bytes,
             device,
             process: ProcessCounters::now(root).ok(),
             vm: VmCounters::now(root),
-            state: Mutex::new(State { model, budget, refreshed: now, samples, alert: None }),
+            state: Mutex::new(state),
         }
     }
 
-    /// Experts of one layer were adopted, in this order.
-    pub(crate) fn observe(&self, ids: impl Iterator<Item = ExpertId>) {
+    /// Experts were adopted, in this order, by a call that began at `now`. `true` if the caller is
+    /// to have [`DemandWatch::follow`] called soon, on another thread if [`DemandWatch::can_wait`].
+    #[inline]
+    pub(crate) fn note(&self, ids: impl ExactSizeIterator<Item = ExpertId>, now: Instant) -> bool {
+        let mut pending = self.pending.lock();
+        pending.ids.extend(ids);
+        (pending.ids.len() >= BATCH || now >= pending.due) && pending.ask()
+    }
+
+    /// Whether so little is pending that another thread may take its time.
+    pub(crate) fn can_wait(&self) -> bool {
+        self.pending.lock().ids.len() < MOST_PENDING
+    }
+
+    /// Bring the model up to date.
+    pub(crate) fn follow(&self) {
         let mut state = self.state.lock();
-        let (mut layer, mut chunk, mut used) = (0, [0_u16; MAX_TOP_K], 0);
-        let flush = |state: &mut State, layer: u16, experts: &[u16]| {
-            if let Some(route) = Route::new(layer, experts) {
-                // Only experts of the pool are adopted, and the model is the pool's.
-                let _ = state.model.observe(&route);
-            }
-        };
-        for id in ids {
-            if used == MAX_TOP_K {
-                flush(&mut state, layer, &chunk);
-                used = 0;
-            }
-            layer = id.layer;
-            chunk[used] = id.index;
-            used += 1;
-        }
-        flush(&mut state, layer, &chunk[..used]);
+        self.catch_up(&mut state);
         if state.refreshed.elapsed() >= self.config.refresh {
             self.refresh(&mut state);
         }
     }
 
+    /// Under the state's lock from the first to the last, so that order is kept.
+    fn catch_up(&self, state: &mut State) {
+        let mut batch = std::mem::take(&mut state.batch);
+        {
+            let mut pending = self.pending.lock();
+            std::mem::swap(&mut pending.ids, &mut batch);
+            pending.asked = false;
+            pending.due = Instant::now() + self.config.refresh;
+        }
+        for ids in batch.chunk_by(|one, next| one.layer == next.layer) {
+            for ids in ids.chunks(MAX_TOP_K) {
+                let mut experts = [0_u16; MAX_TOP_K];
+                for (expert, id) in experts.iter_mut().zip(ids) {
+                    *expert = id.index;
+                }
+                if let Some(route) = Route::new(ids[0].layer, &experts[..ids.len()]) {
+                    // Only experts of the pool are adopted, and the model is the pool's.
+                    let _ = state.model.observe(&route);
+                }
+            }
+        }
+        batch.clear();
+        state.batch = batch;
+    }
+
     /// What is known so far; compares reads with misses as the clock does.
     pub(crate) fn report(&self) -> DemandReport {
         let mut state = self.state.lock();
+        self.catch_up(&mut state);
         self.refresh(&mut state);
         let count = state.model.count();
         let (device_bytes, process_read_bytes) = self.read_bytes();
@@ -207,7 +254,8 @@ impl DemandWatch {
         while state.samples.get(1).is_some_and(|next| now - next.at >= self.config.window) {
             state.samples.pop_front();
         }
-        if !self.admits || state.alert.is_some() || state.budget.is_err() {
+        let admits = self.admits.load(Ordering::Relaxed);
+        if !admits || state.alert.is_some() || state.budget.is_err() {
             return;
         }
         if let Some((read, computed)) = excess(&state.samples, &self.config) {
@@ -260,6 +308,15 @@ impl DemandWatch {
     }
 }
 
+impl Pending {
+    /// Whether nobody else was told; where nobody came although much is pending, again and again.
+    #[cold]
+    fn ask(&mut self) -> bool {
+        let first = !std::mem::replace(&mut self.asked, true);
+        first || self.ids.len() >= MOST_PENDING
+    }
+}
+
 fn least(a: Option<u64>, b: Option<u64>) -> Option<u64> {
     a.into_iter().chain(b).min()
 }
@@ -300,23 +357,66 @@ mod tests {
         assert_eq!(excess(&VecDeque::new(), &config), None);
     }
 
-    /// Prints what one adoption of eight experts costs the watch. Run it on an idle machine.
-    #[test]
-    #[ignore = "prints times and checks none: run on an idle machine with --ignored --nocapture"]
-    fn measure_the_cost_of_an_observation() {
-        let shape = router_trace::ModelShape { moe_layers: vec![0], n_experts: 128, top_k: 8 };
+    fn watch() -> DemandWatch {
+        let shape = router_trace::ModelShape { moe_layers: vec![0, 1], n_experts: 128, top_k: 8 };
         let model = DemandModel::new(&shape, 1 << 20, 0).unwrap();
-        let (device, root) = (Err(Unavailable::new("none")), SystemRoot::default());
-        let config = DemandConfig::default();
-        let watch = DemandWatch::new(model, 1 << 20, Admission::Admit, device, config, &root);
-        for _ in 0..5 {
-            let started = Instant::now();
-            for step in 0..200_000_u32 {
-                let first = (step * 7 % 120) as u16;
-                watch.observe((first..first + 8).map(|index| ExpertId::new(0, index)));
-            }
-            println!("{} ns for eight experts", started.elapsed().as_nanos() / 200_000);
+        let (device, root) = (Err(Unavailable::new("none")), SystemRoot::at("/nowhere"));
+        let config = DemandConfig { refresh: Duration::from_secs(3600), ..DemandConfig::default() };
+        DemandWatch::new(model, 1 << 20, Arc::default(), device, config, &root)
+    }
+
+    fn ids(first: u16, count: u16) -> impl ExactSizeIterator<Item = ExpertId> {
+        (first..first + count).map(|index| ExpertId::new(0, index))
+    }
+
+    #[test]
+    fn what_is_noted_is_counted_in_order_once_and_whoever_must_follow_is_told_once() {
+        let watch = watch();
+        let now = Instant::now();
+        let routes = BATCH / 8;
+        for step in 0..routes - 1 {
+            assert!(!watch.note(ids(step as u16 % 100, 8), now), "{step}");
         }
-        assert_eq!(watch.report().accesses, 5 * 8 * 200_000);
+        assert!(watch.note(ids(0, 8), now), "a batch is full");
+        assert!(!watch.note(ids(0, 8), now), "somebody has been told");
+        assert!(watch.can_wait());
+        watch.follow();
+        assert!(!watch.note([ExpertId::new(1, 3)].into_iter(), now), "told, and done");
+        let report = watch.report();
+        assert_eq!(report.accesses, (routes as u64 + 1) * 8 + 1);
+        // Everything fits, so only first uses miss: 107 of layer 0 and one of layer 1.
+        assert_eq!(report.computed_misses, 108);
+        assert!(watch.note(ids(0, 1), now + Duration::from_secs(7200)), "the clock asks as well");
+    }
+
+    #[test]
+    fn what_nobody_follows_is_asked_for_again_and_bounded() {
+        let watch = watch();
+        let now = Instant::now();
+        let told = (0..MOST_PENDING / 8).filter(|_| watch.note(ids(0, 8), now)).count();
+        assert_eq!(told, 2, "at the first batch, and at the bound");
+        assert!(!watch.can_wait());
+        assert!(watch.note(ids(0, 8), now), "each time from then on");
+        watch.follow();
+        assert!(watch.can_wait());
+    }
+
+    /// Threads note and follow at once: nothing is lost or counted twice.
+    #[test]
+    fn threads_note_and_follow_at_once() {
+        let watch = watch();
+        let now = Instant::now();
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for step in 0..4000_u16 {
+                        if watch.note(ids(step % 100, 8), now) {
+                            watch.follow();
+                        }
+                    }
+                });
+            }
+        });
+        assert_eq!(watch.report().accesses, 4 * 4000 * 8);
     }
 }

@@ -172,6 +172,16 @@ pub enum TierError {
         /// The most allowed.
         max: u64,
     },
+    /// A setting that is no whole number, outside its limits.
+    #[error("{what} is {value}, must be {expected}")]
+    Setting {
+        /// The setting.
+        what: &'static str,
+        /// Its value.
+        value: String,
+        /// What is allowed.
+        expected: &'static str,
+    },
     /// A header claims more bytes than any header may have.
     #[error("{}: the header says it has {claimed} bytes, at most {cap} are allowed", path.display())]
     HeaderTooLarge {

@@ -1,9 +1,11 @@
+mod choose;
 mod setup;
 mod tails;
 mod watch;
 
 use crate::admission::Admission;
 use crate::adopting::Adopting;
+use crate::auto::Auto;
 use crate::config::TierConfig;
 use crate::demand::DemandWatch;
 use crate::error::TierError;
@@ -25,6 +27,7 @@ use router_trace::{ExpertId, Route};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs::File;
 use std::path::Path;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -52,6 +55,8 @@ pub(crate) struct Shared {
     pub(crate) filler: Filler,
     /// For the arms that do not use the mapping.
     pub(crate) reader: Option<Arc<BufferReader>>,
+    /// For the arm that chooses.
+    pub(crate) auto: Option<Arc<Auto>>,
     /// One a file: what tells the truth depends on who owns it.
     pub(crate) probes: Vec<ResidencyProbe>,
     notices: Vec<Notice>,
@@ -65,7 +70,9 @@ pub(crate) struct Shared {
     /// Page runs that are locked in the mapping: the kernel refuses to unmap these.
     pub(crate) locked: Mutex<Vec<Extent>>,
     /// Once somebody asked for it.
-    pub(crate) demand: OnceLock<DemandWatch>,
+    pub(crate) demand: OnceLock<Arc<DemandWatch>>,
+    /// Whether what is read stays in the page cache, as far as this tier has a say.
+    pub(crate) admits: Arc<AtomicBool>,
 }
 
 /// Resident and total bytes of some extents, as a probe found them.
@@ -104,11 +111,14 @@ impl Tier {
         let guard = Guard::new(&mapping);
         notices.extend(guard.notice().cloned());
         notices.extend(setup::remarks(&mapping, &probes, config, reader.as_ref()));
+        let admits = matches!(config.admission, Admission::Admit | Admission::Auto);
+        let auto = choose::chooser(config, &pool, filler.method())?;
         let shared = Shared {
             config,
             guard,
             filler,
             reader: reader.map(Arc::new),
+            auto,
             probes,
             notices,
             page_bytes: host::page_bytes(),
@@ -121,6 +131,7 @@ impl Tier {
             leased: Mutex::default(),
             locked: Mutex::default(),
             demand: OnceLock::new(),
+            admits: Arc::new(AtomicBool::new(admits)),
         };
         Ok(Self { shared: Arc::new(shared) })
     }
@@ -185,7 +196,7 @@ impl Tier {
 
     /// How the bytes of adopted experts are read, in words for a report: `mapping`;
     /// `read+dontneed` (filled and used as `mapping`, forgotten behind the last lease);
-    /// `o-direct (align 512)`; `rwf-dontcache`. The last two say `not proved` where no page
+    /// `mapping, misses o-direct (align 512)` while [`Admission::Auto`] has chosen so; `o-direct (align 512)`; `rwf-dontcache`. The last two say `not proved` where no page
     /// could be watched staying out of the page cache.
     #[must_use]
     pub fn read_channel(&self) -> String {
@@ -194,7 +205,7 @@ impl Tier {
             None if self.shared.config.admission == Admission::DropBehind => {
                 "read+dontneed".to_owned()
             }
-            None => "mapping".to_owned(),
+            None => self.shared.chosen_channel(),
         }
     }
 

@@ -132,7 +132,9 @@ fn serve(pool: &Pool, config: TierConfig) {
         }
         let residency = tier.residency(None).unwrap();
         match config.admission {
-            Admission::Admit => assert_eq!(residency.resident_bytes, residency.total_bytes),
+            Admission::Admit | Admission::Auto => {
+                assert_eq!(residency.resident_bytes, residency.total_bytes);
+            }
             _ if !evictable => println!("SKIPPED: pages stay cached on this file system"),
             _ => assert!(residency.resident_bytes < residency.total_bytes / 2, "{residency:?}"),
         }

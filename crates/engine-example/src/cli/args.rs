@@ -144,7 +144,8 @@ pub(crate) struct GenerateArgs {
     pub(crate) prompt: PromptArgs,
     #[command(flatten)]
     pub(crate) model: ModelArgs,
-    /// Whether demand-read pages stay in the page cache: admit, drop-behind, direct or dont-cache
+    /// Whether demand-read pages stay in the page cache: admit, drop-behind, direct, dont-cache, or
+    /// auto (admit or direct, whichever is measured to wait less here)
     #[arg(long, value_name = "ARM", default_value_t = Admission::Admit)]
     pub(crate) admission: Admission,
     /// Evict the experts from the page cache first, and prove it
@@ -164,7 +165,7 @@ pub(crate) struct CompareArgs {
     pub(crate) prompt: PromptArgs,
     #[command(flatten)]
     pub(crate) model: ModelArgs,
-    /// Unbuffered arms to hold against admission
+    /// Arms to hold against admission: drop-behind, direct, dont-cache, auto
     #[arg(
         long, value_name = "ARM,ARM", value_delimiter = ',',
         default_values_t = [Admission::DropBehind, Admission::Direct, Admission::DontCache]
@@ -341,7 +342,8 @@ pub(crate) struct TouchArgs {
     /// Evict the experts from the page cache first; fail unless a probe finds them gone
     #[arg(long)]
     pub(crate) cold: bool,
-    /// Whether demand-read pages stay in the page cache: admit, drop-behind or direct
+    /// Whether demand-read pages stay in the page cache: admit, drop-behind, direct, dont-cache or
+    /// auto
     #[arg(long, value_name = "ARM", default_value_t = Admission::Admit)]
     pub(crate) admission: Admission,
     /// Seed of the order

@@ -11,7 +11,7 @@ use super::session::{Session, Settings};
 use anyhow::{Result, bail};
 use engine_example::pairs::{Spread, balanced_order};
 use engine_example::{GenerateOptions, Usage};
-use expert_tier::{Admission, TierConfig};
+use expert_tier::{Admission, AutoChoice, TierConfig};
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 use std::io::{self, Write};
@@ -30,6 +30,8 @@ struct Run {
     sha256: String,
     /// How this run's bytes were read, as proved when its tier was opened.
     read_channel: String,
+    /// What the arm that chooses has chosen, and why.
+    admission: Option<AutoChoice>,
     counters: Usage,
 }
 
@@ -154,6 +156,7 @@ fn run_arm(
         resident_before_bytes: before.resident_bytes,
         sha256: sha256_of(&done.token_ids),
         read_channel: session.engine.tier().read_channel(),
+        admission: session.engine.tier().admission_choice(),
         counters,
     };
     Ok((run, done.token_ids.len()))

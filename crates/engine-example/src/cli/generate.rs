@@ -8,7 +8,7 @@ use super::session::{Session, Settings};
 use anyhow::Result;
 use engine_example::{EngineError, GenerateOptions, Generation, Stop, Usage};
 use expert_tier::observe::SystemRoot;
-use expert_tier::{DemandConfig, DemandReport, Residency};
+use expert_tier::{AutoChoice, DemandConfig, DemandReport, Residency};
 use serde::Serialize;
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -34,6 +34,8 @@ pub(crate) struct Report {
     pub(crate) device_bytes_unavailable: Option<String>,
     /// What exact LRU would have read, beside what was read; `null` where nobody watched.
     pub(crate) demand: Option<DemandReport>,
+    /// What `--admission auto` has chosen and why; `null` for the other arms.
+    pub(crate) admission: Option<AutoChoice>,
     pub(crate) settings: Settings,
 }
 
@@ -127,6 +129,7 @@ fn report(
         prefill_tokens_per_s: per_second(prompt_ids.len(), prefill.wall_ns),
         device_bytes_unavailable: unavailable.map(|reason| reason.to_string()),
         demand: session.engine.tier().demand(),
+        admission: session.engine.tier().admission_choice(),
         settings: session.settings(),
         token_ids,
         text,
@@ -187,7 +190,21 @@ fn print_summary(report: &Report, out: &mut dyn Write) -> io::Result<()> {
         duration(tier.fill_ns),
         used.major_faults.map_or_else(|| "unknown".to_owned(), |faults| faults.to_string()),
     )?;
-    report.demand.as_ref().map_or(Ok(()), |demand| print_demand(demand, out))
+    report.demand.as_ref().map_or(Ok(()), |demand| print_demand(demand, out))?;
+    report.admission.as_ref().map_or(Ok(()), |choice| print_admission(choice, out))
+}
+
+/// What was chosen, why, and what choosing took.
+fn print_admission(choice: &AutoChoice, out: &mut dyn Write) -> io::Result<()> {
+    writeln!(
+        out,
+        "admission {}; {} trials in {} of the waiting, {} changes, {} looks again",
+        choice.why,
+        choice.trials,
+        percent(choice.trial_ns, choice.demand_ns),
+        choice.switches,
+        choice.rechecks,
+    )
 }
 
 /// One line: what an exact LRU of the same memory would have read, and what was.

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, anyhow};
 use expert_tier::observe::{BlockCounters, Pressure, SystemRoot};
-use expert_tier::{Snapshot, Tier};
+use expert_tier::{Admission, AutoChoice, Snapshot, Tier};
 use std::fmt::Write as _;
 use std::io::{Read, Write as _};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
@@ -100,7 +100,31 @@ fn text(tier: &Tier, device: Option<&BlockCounters>, root: &SystemRoot) -> Strin
         let alerts = f64::from(u8::from(demand.alert.is_some()));
         put("alert", "gauge", "1 once reads exceeded computed misses.", alerts);
     }
+    if let Some(choice) = tier.admission_choice() {
+        put_choice(&choice, &mut put);
+    }
     out
+}
+
+fn put_choice(choice: &AutoChoice, put: &mut impl FnMut(&str, &str, &str, f64)) {
+    let past = f64::from(u8::from(choice.mode == Admission::Direct));
+    let help = "1 while misses are read past the page cache (admission auto).";
+    put("admission_direct", "gauge", help, past);
+    let costs = [("admit", choice.admit_ns_per_byte), ("direct", choice.direct_ns_per_byte)];
+    for (name, cost) in costs {
+        if let Some(cost) = cost {
+            let help = "Nanoseconds waited a byte adopted, as last measured (admission auto).";
+            put(&format!("admission_{name}_ns_per_byte"), "gauge", help, cost);
+        }
+    }
+    let help = "Trials of unbuffered reads (admission auto).";
+    put("admission_trials_total", "counter", help, choice.trials as f64);
+    let help = "Changes of admission (admission auto).";
+    put("admission_switches_total", "counter", help, choice.switches as f64);
+    if let Some(seconds) = choice.checked_s_ago {
+        let help = "Seconds since admission was last judged (admission auto).";
+        put("admission_checked_seconds_ago", "gauge", help, seconds);
+    }
 }
 
 /// The values that an exporter at `address` gives now, by their names without the prefix.

@@ -56,6 +56,30 @@ fn generate_reproduces_a_golden_as_json() {
 }
 
 #[test]
+fn what_auto_chose_is_reported_and_changes_no_token() {
+    let run = |arm: &str| {
+        json(&[
+            "generate",
+            "Mornings",
+            "--max-tokens",
+            "8",
+            "--admission",
+            arm,
+            "--greedy",
+            "--json",
+        ])
+    };
+    let (admit, auto) = (run("admit"), run("auto"));
+    assert_eq!(admit["token_ids"], auto["token_ids"]);
+    assert_eq!(admit["admission"], Value::Null);
+    assert_eq!(auto["admission"]["mode"], "admit", "{auto}");
+    assert!(!auto["admission"]["why"].as_str().unwrap().is_empty());
+    let output = tier(&["generate", "Mornings", "--max-tokens", "8", "--admission", "auto"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("\nadmission admits: ") && text.contains("0 changes"), "{text}");
+}
+
+#[test]
 fn generate_is_the_default_command_and_seeds_repeat() {
     let run = |seed: &str| json(&["One morning", "--max-tokens", "12", "--seed", seed, "--json"]);
     let (one, again, other) = (run("5"), run("5"), run("6"));
@@ -88,6 +112,19 @@ fn compare_reports_identical_outputs_and_paired_medians() {
     assert!(arms.iter().all(|arm| arm["median_ms"].as_f64().unwrap() > 0.0));
     assert_eq!(report["pairs"].as_array().unwrap().len(), 2 * (arms.len() - 1));
     assert_eq!(report["sha256"].as_str().unwrap().len(), 64);
+}
+
+#[test]
+fn compare_holds_auto_against_admission() {
+    let report =
+        json(&["compare", "--arms", "auto", "--max-tokens", "6", "--rounds", "2", "--json"]);
+    assert_eq!(
+        (&report["arms"][1]["name"], &report["identical_outputs"]),
+        (&"auto".into(), &true.into())
+    );
+    let runs = report["runs"].as_array().unwrap();
+    let chose = |run: &&Value| run["admission"]["mode"] == "admit";
+    assert_eq!(runs.iter().filter(chose).count(), 2, "{report}");
 }
 
 #[test]

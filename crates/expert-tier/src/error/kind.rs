@@ -16,7 +16,8 @@ impl TierError {
             | Self::NoRoom { .. }
             | Self::Lock { .. }
             | Self::Threads { .. }
-            | Self::SettingLimit { .. } => "limit",
+            | Self::SettingLimit { .. }
+            | Self::Setting { .. } => "limit",
             Self::HeaderTooLarge { .. } => "header-too-large",
             Self::HeaderTruncated { .. } => "header-truncated",
             Self::HeaderInvalid { .. } => "header-invalid",

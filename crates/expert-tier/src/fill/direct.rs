@@ -60,7 +60,7 @@ impl Method {
     /// The method of an arm; `None` for arms that use the mapping.
     pub(crate) fn of(admission: Admission) -> Option<Self> {
         match admission {
-            Admission::Admit | Admission::DropBehind => None,
+            Admission::Admit | Admission::DropBehind | Admission::Auto => None,
             Admission::Direct => Some(Self::Direct),
             Admission::DontCache => Some(Self::DontCache),
         }
@@ -140,6 +140,13 @@ impl BufferReader {
     /// File systems on which it could not be shown that nothing is cached.
     pub(crate) fn unproved(&self) -> usize {
         self.unproved
+    }
+
+    /// Give the spare buffers back to the system.
+    pub(crate) fn give_back(&self) {
+        let spare = std::mem::take(&mut *self.spare.lock());
+        // Unmapping takes its time: not under the lock.
+        drop(spare);
     }
 
     /// Begin to read `ids` of `pool`, in this order, each into a buffer of its own.

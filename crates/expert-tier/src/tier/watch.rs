@@ -1,10 +1,12 @@
 //! The demand model beside a live tier.
 
-use super::Tier;
+use super::{Shared, Tier};
 use crate::demand::{DemandConfig, DemandReport, DemandWatch};
 use crate::error::TierError;
 use crate::observe::SystemRoot;
-use router_trace::DemandModel;
+use router_trace::{DemandModel, ExpertId};
+use std::sync::Arc;
+use std::time::Instant;
 
 impl Tier {
     /// Compute from now on what exact LRU would read within the memory left to files, and hold
@@ -29,16 +31,41 @@ impl Tier {
             }
         })?;
         let device = self.device_counters(root);
-        let admission = self.config().admission;
-        let watch = DemandWatch::new(model, expert_bytes, admission, device, config, root);
+        let admits = Arc::clone(&self.shared.admits);
+        let watch = DemandWatch::new(model, expert_bytes, admits, device, config, root);
         // Whoever came first keeps counting.
-        let _ = self.shared.demand.set(watch);
+        let _ = self.shared.demand.set(Arc::new(watch));
         Ok(())
     }
 
     /// What was computed and measured since [`Tier::watch_demand`]; `None` before.
     #[must_use]
     pub fn demand(&self) -> Option<DemandReport> {
-        self.shared.demand.get().map(DemandWatch::report)
+        self.shared.demand.get().map(|watch| watch.report())
+    }
+}
+
+impl Shared {
+    /// Tell the demand model, if there is one, of experts that a call begun at `now` has adopted.
+    /// Once an adoption, and a function of its own, so that its cost can be told apart.
+    #[inline(never)]
+    pub(crate) fn note_demand(&self, ids: impl ExactSizeIterator<Item = ExpertId>, now: Instant) {
+        if let Some(watch) = self.demand.get()
+            && watch.note(ids, now)
+        {
+            self.follow_demand(watch);
+        }
+    }
+
+    /// On a fill thread: they have nothing to do while everything is warm, and wait for the
+    /// device otherwise.
+    #[cold]
+    fn follow_demand(&self, watch: &Arc<DemandWatch>) {
+        if watch.can_wait() {
+            let watch = Arc::clone(watch);
+            self.filler.spawn(move || watch.follow());
+        } else {
+            watch.follow();
+        }
     }
 }

@@ -44,9 +44,14 @@ impl Machine {
 
     /// In bytes: the device for everyone, and this process.
     fn reads(&self, bytes: u64) {
+        self.device_reads(bytes);
+        self.put("proc/self/io", &format!("read_bytes: {bytes}\n"));
+    }
+
+    /// Of others: nothing of it is this process's.
+    fn device_reads(&self, bytes: u64) {
         let stat = format!("1 0 {} 1 0 0 0 0 0 0 0\n", bytes / 512);
         self.put(&format!("sys/dev/block/{}/stat", self.device), &stat);
-        self.put("proc/self/io", &format!("read_bytes: {bytes}\n"));
     }
 
     fn reclaim(&self, scanned: u64, stolen: u64) {
@@ -110,8 +115,9 @@ fn reads_beyond_the_misses_alert_once_with_the_numbers_and_what_to_do() {
     tier.watch_demand(KEEN, &machine.root()).unwrap();
     let expert = tier.demand().unwrap().expert_bytes;
     adopt(&tier, &[0, 1]);
-    machine.reads(5 * expert);
+    // In this order: the watch may look at any moment.
     machine.reclaim(340, 200);
+    machine.reads(5 * expert);
     adopt(&tier, &[1]);
     let alert = tier.demand().unwrap().alert.unwrap();
     assert!(alert.warning);
@@ -140,8 +146,7 @@ fn others_reads_and_unbuffered_arms_do_not_alert() {
     let tier = open(dir.path(), arm(Admission::Admit));
     tier.watch_demand(KEEN, &machine.root()).unwrap();
     adopt(&tier, &[0, 1]);
-    machine.reads(1 << 40);
-    machine.put("proc/self/io", "read_bytes: 0\n"); // a neighbour's reads
+    machine.device_reads(1 << 40);
     let report = tier.demand().unwrap();
     assert_eq!((report.alert, report.amplification), (None, Some(0.0)));
     assert_eq!(report.device_bytes, Some(1 << 40));

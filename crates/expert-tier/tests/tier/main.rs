@@ -4,6 +4,7 @@
 
 mod adopting;
 mod arms;
+mod auto;
 mod checkpoint;
 mod demand;
 mod rates;

@@ -8,7 +8,7 @@ use ratatui::crossterm::event::{self, Event, KeyCode, KeyModifiers};
 use ratatui::layout::{Constraint, Layout};
 use ratatui::style::Stylize;
 use ratatui::widgets::{Block, Paragraph, Sparkline};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
 /// Readings that the curves remember.
@@ -133,6 +133,9 @@ pub(super) fn plain(rates: &Rates) -> String {
             ));
         }
     }
+    if let Some(direct) = rates.tier.get("admission_direct") {
+        lines.push(admission_line(*direct > 0.0, &rates.tier));
+    }
     if let Some(pool) = &rates.pool {
         let share = |found: expert_tier::Residency| {
             100.0 * found.resident_bytes as f64 / found.total_bytes.max(1) as f64
@@ -175,6 +178,22 @@ pub(super) fn plain(rates: &Rates) -> String {
     lines.join("\n") + "\n"
 }
 
+/// What `--admission auto` has chosen, and the two costs that it weighs.
+fn admission_line(direct: bool, gauges: &BTreeMap<String, f64>) -> String {
+    let cost = |name: &str| {
+        let found = gauges.get(&format!("admission_{name}_ns_per_byte"));
+        found.map_or("unknown".to_owned(), |ns| format!("{ns:.3} ns"))
+    };
+    let ago = gauges.get("admission_checked_seconds_ago");
+    format!(
+        "admission {}; waiting a byte used: {} admitted, {} past the cache; judged {}",
+        if direct { "misses are read past the page cache" } else { "misses are admitted" },
+        cost("admit"),
+        cost("direct"),
+        ago.map_or("never".to_owned(), |seconds| format!("{seconds:.0} s ago")),
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -182,6 +201,24 @@ mod tests {
     use expert_tier::observe::SystemRoot;
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
+
+    #[test]
+    fn the_choice_of_admission_has_its_line() {
+        let mut gauges = BTreeMap::new();
+        let line = admission_line(false, &gauges);
+        assert!(line.contains("are admitted") && line.contains("judged never"), "{line}");
+        for (name, value) in [
+            ("admission_admit_ns_per_byte", 0.5),
+            ("admission_direct_ns_per_byte", 0.25),
+            ("admission_checked_seconds_ago", 3.0),
+        ] {
+            gauges.insert(name.to_owned(), value);
+        }
+        let line = admission_line(true, &gauges);
+        for word in ["past the page cache", "0.500 ns admitted", "0.250 ns past", "3 s ago"] {
+            assert!(line.contains(word), "no {word:?} in {line}");
+        }
+    }
 
     #[test]
     fn a_machine_without_a_tier_is_drawn_and_told() {
