@@ -5,7 +5,7 @@ use crate::error::EngineError;
 use crate::experts::Experts;
 use crate::kernels::Isa;
 use crate::meter::{Meter, Usage};
-use crate::models::{LogitRows, Qwen3Moe};
+use crate::models::{LogitRows, MoeCall, Qwen3Moe};
 use crate::sampling::{Sampler, SamplingConfig};
 use crate::spine::with_f32;
 use crate::text::Text;
@@ -215,6 +215,28 @@ impl Engine {
         let Self { decoder, experts, threads, root, .. } = self;
         // One entry for the whole text: entering the pool each step would wake it each step.
         threads.install(|| Run { decoder, experts, root }.generate(prompt, options, on_token))
+    }
+
+    /// Forget the sequence, read `tokens` and show each layer's call to `watch`, before its experts
+    /// run: a layer after another for every chunk of the prompt.
+    ///
+    /// # Errors
+    /// Tokens that do not fit the model, a demand read that failed, or what `watch` returns.
+    pub fn watch(
+        &mut self,
+        tokens: &[u32],
+        watch: &mut (dyn FnMut(&MoeCall<'_>) -> Result<(), EngineError> + Send),
+    ) -> Result<(), EngineError> {
+        let Self { decoder, experts, threads, .. } = self;
+        threads.install(|| {
+            decoder.reset();
+            experts.set_phase(Phase::Prefill);
+            decoder.forward(tokens, LogitRows::Last, &mut |call, out| {
+                watch(call)?;
+                experts.run(call, out)
+            })?;
+            Ok(())
+        })
     }
 
     /// Mean negative log-likelihood of `tokens` after the first, in nats, read as one sequence.
