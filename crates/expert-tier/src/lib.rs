@@ -4,6 +4,7 @@
 mod admission;
 mod adopt;
 mod adopting;
+mod advice;
 mod arena;
 pub mod breakeven;
 mod config;
@@ -33,6 +34,7 @@ mod view;
 pub use admission::Admission;
 pub use adopt::Adopt;
 pub use adopting::Adopting;
+pub use advice::{AdviceEnd, AdviceForm, Advised, Advisor};
 pub use arena::{Arena, ArenaConfig, ArenaReads, hottest};
 pub use config::TierConfig;
 pub use demand::{DemandConfig, DemandReport};
