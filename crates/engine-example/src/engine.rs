@@ -6,6 +6,7 @@ use crate::experts::Experts;
 use crate::kernels::Isa;
 use crate::meter::{Meter, Usage};
 use crate::models::{LogitRows, MoeCall, Qwen3Moe};
+use crate::pilot::{Pilot, Routers};
 use crate::sampling::{Sampler, SamplingConfig};
 use crate::spine::with_f32;
 use crate::text::Text;
@@ -13,10 +14,12 @@ use crate::weights::{SharedBytes, SpineWeights, StoredTensor, WeightFormat};
 use expert_tier::observe::SystemRoot;
 use expert_tier::pool::{CheckpointConfig, Family};
 use expert_tier::{Pool, Spine, SpinePlacement, Tier, TierConfig};
+use pilot_prefetch::fit::Fit;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 use router_trace::{Phase, Recorder, TraceHeader};
 use serde::Serialize;
 use std::path::Path;
+use std::sync::Arc;
 
 /// How an [`Engine`] runs. Plain data, printed with every result.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -61,6 +64,7 @@ pub struct Engine {
     text: Option<Text>,
     threads: ThreadPool,
     root: SystemRoot,
+    isa: Isa,
 }
 
 /// What to generate.
@@ -135,7 +139,7 @@ impl Engine {
             })?;
         let experts = Experts::new(tier, widths, format, options.isa);
         let root = SystemRoot::default();
-        Ok(Self { pool, spine, decoder, experts, text, threads, root })
+        Ok(Self { pool, spine, decoder, experts, text, threads, root, isa: options.isa })
     }
 
     /// The pool.
@@ -185,6 +189,25 @@ impl Engine {
     /// Stop recording.
     pub fn take_recorder(&mut self) -> Option<Recorder> {
         self.experts.take_recorder()
+    }
+
+    /// The model's routers, for predictors and fits; with a fit where one is given.
+    ///
+    /// # Errors
+    /// `fit-of-another-model` with what differs.
+    pub fn routers(&self, fit: Option<Arc<Fit>>) -> Result<Routers, EngineError> {
+        Routers::new(&self.decoder, self.isa, fit)
+    }
+
+    /// Let this predictor look ahead from now on, or none.
+    pub fn set_pilot(&mut self, pilot: Option<Pilot>) {
+        self.experts.set_pilot(pilot);
+    }
+
+    /// The predictor that looks ahead.
+    #[must_use]
+    pub fn pilot(&self) -> Option<&Pilot> {
+        self.experts.pilot()
     }
 
     /// The header of a trace of this model.

@@ -10,6 +10,7 @@ pub mod kernels;
 pub mod linear;
 mod meter;
 pub mod models;
+pub mod pilot;
 pub mod quantize;
 pub mod replay;
 pub mod router;

@@ -19,7 +19,7 @@ mod worker;
 #[cfg(not(loom))]
 pub use plan::{Hint, MAX_WIDTH, Plan};
 #[cfg(not(loom))]
-pub use scorecard::{Delivery, LayerScore, Reliability, Scorecard, Scores, WIDTHS};
+pub use scorecard::{HintBytes, LayerScore, Reliability, Scorecard, Scores, WIDTHS};
 #[cfg(not(loom))]
 pub use settle::Settled;
 pub use slot::SlotCounts;

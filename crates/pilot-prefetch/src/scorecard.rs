@@ -68,7 +68,7 @@ pub struct Reliability {
 
 /// What became of the bytes that hints brought: `None` for what nobody measured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct Delivery {
+pub struct HintBytes {
     /// There before demand asked.
     pub early_bytes: Option<u64>,
     /// Still coming when demand asked.
@@ -261,7 +261,7 @@ fn line(out: &mut dyn Write, name: &str, scores: &Scores) -> io::Result<()> {
     writeln!(out)
 }
 
-impl Delivery {
+impl HintBytes {
     /// One line; what nobody measured is called unknown.
     ///
     /// # Errors
@@ -330,7 +330,7 @@ mod tests {
     #[test]
     fn what_nobody_measured_is_unknown_not_zero() {
         let mut text = Vec::new();
-        Delivery { late_bytes: Some(0), ..Delivery::default() }.print(&mut text).unwrap();
+        HintBytes { late_bytes: Some(0), ..HintBytes::default() }.print(&mut text).unwrap();
         assert_eq!(
             String::from_utf8(text).unwrap(),
             "delivery early unknown, late 0 B, wasted unknown, evicted unread unknown\n"
