@@ -5,7 +5,8 @@ use crate::error::EngineError;
 use crate::experts::Experts;
 use crate::kernels::Isa;
 use crate::meter::{Meter, Usage};
-use crate::models::{LogitRows, Qwen3Moe};
+use crate::models::{LogitRows, MoeCall, Qwen3Moe};
+use crate::pilot::{Pilot, Routers};
 use crate::sampling::{Sampler, SamplingConfig};
 use crate::spine::with_f32;
 use crate::text::Text;
@@ -13,10 +14,12 @@ use crate::weights::{SharedBytes, SpineWeights, StoredTensor, WeightFormat};
 use expert_tier::observe::SystemRoot;
 use expert_tier::pool::{CheckpointConfig, Family};
 use expert_tier::{Pool, Spine, SpinePlacement, Tier, TierConfig};
+use pilot_prefetch::fit::Fit;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 use router_trace::{Phase, Recorder, TraceHeader};
 use serde::Serialize;
 use std::path::Path;
+use std::sync::Arc;
 
 /// How an [`Engine`] runs. Plain data, printed with every result.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -61,6 +64,7 @@ pub struct Engine {
     text: Option<Text>,
     threads: ThreadPool,
     root: SystemRoot,
+    isa: Isa,
 }
 
 /// What to generate.
@@ -135,7 +139,7 @@ impl Engine {
             })?;
         let experts = Experts::new(tier, widths, format, options.isa);
         let root = SystemRoot::default();
-        Ok(Self { pool, spine, decoder, experts, text, threads, root })
+        Ok(Self { pool, spine, decoder, experts, text, threads, root, isa: options.isa })
     }
 
     /// The pool.
@@ -187,6 +191,25 @@ impl Engine {
         self.experts.take_recorder()
     }
 
+    /// The model's routers, for predictors and fits; with a fit where one is given.
+    ///
+    /// # Errors
+    /// `fit-of-another-model` with what differs.
+    pub fn routers(&self, fit: Option<Arc<Fit>>) -> Result<Routers, EngineError> {
+        Routers::new(&self.decoder, self.isa, fit)
+    }
+
+    /// Let this predictor look ahead from now on, or none.
+    pub fn set_pilot(&mut self, pilot: Option<Pilot>) {
+        self.experts.set_pilot(pilot);
+    }
+
+    /// The predictor that looks ahead.
+    #[must_use]
+    pub fn pilot(&self) -> Option<&Pilot> {
+        self.experts.pilot()
+    }
+
     /// The header of a trace of this model.
     #[must_use]
     pub fn trace_header(&self, created_by: String) -> TraceHeader {
@@ -215,6 +238,28 @@ impl Engine {
         let Self { decoder, experts, threads, root, .. } = self;
         // One entry for the whole text: entering the pool each step would wake it each step.
         threads.install(|| Run { decoder, experts, root }.generate(prompt, options, on_token))
+    }
+
+    /// Forget the sequence, read `tokens` and show each layer's call to `watch`, before its experts
+    /// run: a layer after another for every chunk of the prompt.
+    ///
+    /// # Errors
+    /// Tokens that do not fit the model, a demand read that failed, or what `watch` returns.
+    pub fn watch(
+        &mut self,
+        tokens: &[u32],
+        watch: &mut (dyn FnMut(&MoeCall<'_>) -> Result<(), EngineError> + Send),
+    ) -> Result<(), EngineError> {
+        let Self { decoder, experts, threads, .. } = self;
+        threads.install(|| {
+            decoder.reset();
+            experts.set_phase(Phase::Prefill);
+            decoder.forward(tokens, LogitRows::Last, &mut |call, out| {
+                watch(call)?;
+                experts.run(call, out)
+            })?;
+            Ok(())
+        })
     }
 
     /// Mean negative log-likelihood of `tokens` after the first, in nats, read as one sequence.

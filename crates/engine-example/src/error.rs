@@ -1,5 +1,7 @@
 use crate::kernels::MatrixError;
 use expert_tier::TierError;
+use pilot_prefetch::WorkerError;
+use pilot_prefetch::fit::FitError;
 use router_trace::TraceError;
 use std::fmt;
 use std::io;
@@ -26,6 +28,23 @@ pub enum EngineError {
         pool: String,
         /// What does not fit.
         reason: &'static str,
+    },
+    /// A fit of the lookahead could not be made, read or used; its kind is kept.
+    #[error(transparent)]
+    Fit(#[from] FitError),
+    /// There is no thread to give advice.
+    #[error(transparent)]
+    Worker(#[from] WorkerError),
+    /// A predictor that needs a fit where there is none.
+    #[error(
+        "{predictor} needs a fit that reaches {depth} layers ahead: make one with `tier pilot fit \
+         --depth {depth}`"
+    )]
+    FitMissing {
+        /// The predictor and its settings.
+        predictor: String,
+        /// How far ahead.
+        depth: usize,
     },
     /// A limit on memory that cannot be had.
     #[error("{wall} cannot be had: {reason}")]
@@ -172,6 +191,9 @@ impl EngineError {
         match self {
             Self::Tier(error) => error.kind(),
             Self::Trace(error) => error.kind(),
+            Self::Fit(error) => error.kind(),
+            Self::Worker(_) => "limit",
+            Self::FitMissing { .. } => "fit-missing",
             Self::TraceShape { .. } => "config-inconsistent",
             Self::Wall { .. } => "limit",
             Self::Checksum { .. } => "checksum",

@@ -4,6 +4,7 @@ use crate::error::EngineError;
 use crate::format::weights_in_place;
 use crate::kernels::{ExpertTask, Isa, MoeSum, Scratch};
 use crate::models::MoeCall;
+use crate::pilot::Pilot;
 use crate::router::Routed;
 use crate::weights::WeightFormat;
 use expert_tier::Tier;
@@ -27,6 +28,7 @@ pub struct Experts {
     step: u64,
     last_layer: Option<u16>,
     phase: Phase,
+    pilot: Option<Pilot>,
 }
 
 /// One expert of a layer pass, and the tokens that chose it with their weights.
@@ -49,6 +51,7 @@ impl Experts {
             step: 0,
             last_layer: None,
             phase: Phase::Prefill,
+            pilot: None,
         }
     }
 
@@ -57,6 +60,10 @@ impl Experts {
     /// # Errors
     /// A demand read that failed, or weights that do not fit the config.
     pub fn run(&mut self, call: &MoeCall<'_>, out: &mut [f32]) -> Result<(), EngineError> {
+        if let Some(pilot) = &mut self.pilot {
+            // Before the wait: its plan has the layer's time.
+            pilot.routed(call, self.phase, self.tier.snapshot().cold_experts);
+        }
         // Ascending by expert: a prompt touches each expert once a pass, and sums in the same
         // order as its tokens would one by one.
         let groups = group_by_expert(call.routes);
@@ -96,6 +103,17 @@ impl Experts {
     /// Stop recording.
     pub fn take_recorder(&mut self) -> Option<Recorder> {
         self.recorder.take()
+    }
+
+    /// Let this predictor look ahead from now on, or none.
+    pub fn set_pilot(&mut self, pilot: Option<Pilot>) {
+        self.pilot = pilot;
+    }
+
+    /// The predictor that looks ahead.
+    #[must_use]
+    pub fn pilot(&self) -> Option<&Pilot> {
+        self.pilot.as_ref()
     }
 
     /// The tier that serves.

@@ -11,6 +11,7 @@ pub mod linear;
 mod meter;
 pub mod models;
 pub mod pairs;
+pub mod pilot;
 pub mod quantize;
 pub mod replay;
 pub mod router;

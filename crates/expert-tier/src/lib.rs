@@ -4,6 +4,7 @@
 mod admission;
 mod adopt;
 mod adopting;
+mod advice;
 mod arena;
 pub mod auto;
 pub mod breakeven;
@@ -34,6 +35,7 @@ mod view;
 pub use admission::Admission;
 pub use adopt::Adopt;
 pub use adopting::Adopting;
+pub use advice::{AdviceEnd, AdviceForm, Advised, Advisor};
 pub use arena::{Arena, ArenaConfig, ArenaReads, hottest};
 pub use auto::{AutoChoice, AutoConfig};
 pub use config::TierConfig;

@@ -11,7 +11,7 @@ use crate::demand::DemandWatch;
 use crate::error::TierError;
 use crate::evict;
 use crate::fill::direct::{BufferReader, Method, missing_bytes};
-use crate::fill::{Arrival, FillMethod, FillPlan, Filler, PlanLimits};
+use crate::fill::{Arrival, FillMethod, FillPlan, Filler, Piece, PlanLimits};
 use crate::guard::Guard;
 use crate::host;
 use crate::in_flight::InFlight;
@@ -326,7 +326,7 @@ impl Shared {
         self.filler.start(&self.mapping, plans, closed)
     }
 
-    fn plan(&self, id: ExpertId) -> FillPlan {
+    pub(crate) fn plan(&self, id: ExpertId) -> FillPlan {
         let mut plan = FillPlan::default();
         for &extent in &self.layout(id).extents {
             let mapped = self.mapping.file(extent.file);
@@ -345,8 +345,14 @@ impl Shared {
         layout.extents.iter().map(|&extent| self.missing_bytes(extent)).sum()
     }
 
+    /// The same of one piece of a plan.
+    pub(crate) fn missing_in(&self, piece: Piece) -> Result<u64, TierError> {
+        let probe = self.probes[piece.file as usize];
+        missing_bytes(&self.mapping, probe, piece.file, piece.offset, piece.len)
+    }
+
     /// Bytes of the extent's pages that are not in the page cache.
-    fn missing_bytes(&self, extent: Extent) -> Result<u64, TierError> {
+    pub(crate) fn missing_bytes(&self, extent: Extent) -> Result<u64, TierError> {
         let (offset, len) = self.pages(extent);
         let probe = self.probes[extent.file as usize];
         missing_bytes(&self.mapping, probe, extent.file, offset, len)

@@ -57,6 +57,12 @@ impl Plan {
         self.hints.truncate(width.min(MAX_WIDTH));
     }
 
+    /// Becomes the `width` likeliest hints of `other`, without touching the heap.
+    pub fn copy_first(&mut self, other: &Self, width: usize) {
+        self.restart(other.step, other.layer);
+        self.hints.extend_from_slice(&other.hints[..width.min(other.hints.len())]);
+    }
+
     /// Number of the forward pass that it is for.
     #[must_use]
     pub fn step(&self) -> u64 {
@@ -103,6 +109,9 @@ mod tests {
         assert_eq!(plan.hints(), [hint(1, 0.9), hint(2, 0.5), hint(4, 0.5)]);
         plan.rank((0..1000).map(|expert| hint(expert, 1.5)), usize::MAX);
         assert_eq!((plan.hints().len(), plan.hints()[5]), (MAX_WIDTH, hint(5, 1.0)));
+        let mut copy = Plan::new(0, 0);
+        copy.copy_first(&plan, 2);
+        assert_eq!((copy.layer(), copy.hints()), (7, &plan.hints()[..2]));
         plan.restart(4, 8);
         assert_eq!((plan.step(), plan.layer(), plan.hints().len()), (4, 8, 0));
     }

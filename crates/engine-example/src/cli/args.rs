@@ -1,10 +1,12 @@
 //! What can be said on the command line: plain data, resolved once by the commands.
 
+use super::args_pilot::PilotArgs;
 use super::args_plan::PlanArgs;
 use super::args_trace::{SimulateArgs, TopArgs, TraceArgs};
 use super::replay::ReplayArgs;
 use clap::{Args, Parser, Subcommand};
 use expert_tier::{Admission, FillMethod, SpinePlacement};
+use pilot_prefetch::predict::PilotConfig;
 use std::path::PathBuf;
 
 /// Decode Mixture-of-Experts models whose experts stay in the operating system's page cache.
@@ -58,6 +60,8 @@ pub(crate) enum Command {
     Simulate(SimulateArgs),
     /// Watch a running tier, a pool's residency and the machine, live
     Top(TopArgs),
+    /// Fit and score predictors of the next layers' experts
+    Pilot(PilotArgs),
     /// Say whether a model will run, how fast, and with how much memory; before a download too
     Plan(Box<PlanArgs>),
     /// Replay a trace against a pool behind a memory limit: the tier, arenas and unbuffered reads
@@ -151,6 +155,10 @@ pub(crate) struct GenerateArgs {
     /// Evict the experts from the page cache first, and prove it
     #[arg(long)]
     pub(crate) cold: bool,
+    /// Guess the experts of layers to come, and score the guesses:
+    /// none, repeat, transition, lookahead, fitted or blend, with [,depth=N][,width=N]
+    #[arg(long, value_name = "PREDICTOR")]
+    pub(crate) pilot: Option<PilotConfig>,
     /// Export the tier's counters as Prometheus text at this address meanwhile (HOST:PORT)
     #[arg(long, value_name = "ADDR")]
     pub(crate) metrics: Option<String>,

@@ -24,10 +24,11 @@ macro_rules! files {
     };
 }
 
-static FILES: [File; 5] = files![
+static FILES: [File; 6] = files![
     "config.json",
     "generation_config.json",
     "model.safetensors",
+    "pilot.safetensors",
     "tokenizer.json",
     "tokenizer_config.json",
 ];

@@ -4,11 +4,14 @@ use super::args::{GenerateArgs, PromptArgs};
 use super::inspect::warn;
 use super::metrics::Exporter;
 use super::output::{self, bytes, duration, percent};
-use super::session::{Session, Settings};
+use super::session::{Session, Settings, print_warnings};
 use anyhow::Result;
+use engine_example::pilot::{Pilot, PilotScores};
 use engine_example::{EngineError, GenerateOptions, Generation, Stop, Usage};
 use expert_tier::observe::SystemRoot;
 use expert_tier::{AutoChoice, DemandConfig, DemandReport, Residency};
+use pilot_prefetch::predict::PredictorKind;
+use pilot_prefetch::{HintBytes, Scorecard, WorkerSnapshot};
 use serde::Serialize;
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -36,7 +39,22 @@ pub(crate) struct Report {
     pub(crate) demand: Option<DemandReport>,
     /// What `--admission auto` has chosen and why; `null` for the other arms.
     pub(crate) admission: Option<AutoChoice>,
+    /// What the predictor's guesses were worth; `null` where there was none.
+    pub(crate) pilot: Option<PilotReport>,
     pub(crate) settings: Settings,
+}
+
+/// A predictor's part of a [`Report`].
+#[derive(Debug, Serialize)]
+pub(crate) struct PilotReport {
+    #[serde(flatten)]
+    pub(crate) scores: PilotScores,
+    /// What became of the bytes that it asked for.
+    pub(crate) delivery: HintBytes,
+    /// Plans that were not handed over, since no expert had been missing for a while.
+    pub(crate) rested_plans: u64,
+    /// The worker's own counters; `null` without one.
+    pub(crate) worker: Option<WorkerSnapshot>,
 }
 
 pub(crate) fn run(args: &GenerateArgs) -> Result<ExitCode> {
@@ -55,9 +73,21 @@ pub(crate) fn run(args: &GenerateArgs) -> Result<ExitCode> {
         );
     }
     session.engine.tier().watch_demand(DemandConfig::default(), &SystemRoot::default())?;
+    if let Some(config) = args.pilot {
+        let fit = super::pilot::fit_beside(&session.dir)?;
+        let pilot = Pilot::new(session.engine.routers(fit)?, config)?;
+        let pilot = match config.predictor {
+            PredictorKind::None => pilot,
+            _ => pilot.advised_by(session.engine.tier())?,
+        };
+        session.engine.set_pilot(Some(pilot));
+    }
     let report = generate(&mut session, &args.prompt, cold_start, !args.json)?;
     if let Some(alert) = report.demand.as_ref().and_then(|demand| demand.alert.as_ref()) {
         warn(&alert.text);
+    }
+    if let Some(pilot) = session.engine.pilot() {
+        print_warnings(&pilot.notices());
     }
     output::report(args.json, &report, |out| print_summary(&report, out))?;
     Ok(ExitCode::SUCCESS)
@@ -130,6 +160,7 @@ fn report(
         device_bytes_unavailable: unavailable.map(|reason| reason.to_string()),
         demand: session.engine.tier().demand(),
         admission: session.engine.tier().admission_choice(),
+        pilot: session.engine.pilot().map(pilot_report),
         settings: session.settings(),
         token_ids,
         text,
@@ -191,7 +222,8 @@ fn print_summary(report: &Report, out: &mut dyn Write) -> io::Result<()> {
         used.major_faults.map_or_else(|| "unknown".to_owned(), |faults| faults.to_string()),
     )?;
     report.demand.as_ref().map_or(Ok(()), |demand| print_demand(demand, out))?;
-    report.admission.as_ref().map_or(Ok(()), |choice| print_admission(choice, out))
+    report.admission.as_ref().map_or(Ok(()), |choice| print_admission(choice, out))?;
+    report.pilot.as_ref().map_or(Ok(()), |pilot| print_pilot(pilot, out))
 }
 
 /// What was chosen, why, and what choosing took.
@@ -205,6 +237,56 @@ fn print_admission(choice: &AutoChoice, out: &mut dyn Write) -> io::Result<()> {
         choice.switches,
         choice.rechecks,
     )
+}
+
+fn pilot_report(pilot: &Pilot) -> PilotReport {
+    let worker = pilot.worker();
+    let delivery = worker.map_or_else(HintBytes::default, |worker| HintBytes {
+        early_bytes: Some(worker.settled.used_bytes),
+        late_bytes: Some(worker.hints.late_bytes),
+        wasted_bytes: Some(worker.settled.wasted_bytes),
+        // Nobody probes again between the advice and the demand.
+        evicted_unread_bytes: None,
+    });
+    let rested_plans = pilot.rested_plans();
+    PilotReport { scores: pilot.scores(), delivery, rested_plans, worker }
+}
+
+fn print_pilot(pilot: &PilotReport, out: &mut dyn Write) -> io::Result<()> {
+    let PilotScores { config, predictor, recurrence, control } = &pilot.scores;
+    let percent = |share: Option<f64>| {
+        share.map_or_else(|| "-".to_owned(), |share| format!("{:.1} %", 100.0 * share))
+    };
+    let recall = |card: &Scorecard| percent(card.ahead().recall(0));
+    writeln!(
+        out,
+        "pilot     {config}: names {} of what is chosen, the previous token {}, the control {}; \
+         probabilities off by {}",
+        recall(predictor),
+        recall(recurrence),
+        recall(control),
+        percent(predictor.calibration_error()),
+    )?;
+    predictor.print(out)?;
+    if let Some(worker) = &pilot.worker {
+        writeln!(
+            out,
+            "worker    {} plans ({} more spared: nothing was missing), {} overwritten, {} \
+             completed, {} stale; {} hints, {} warm, {} late; {} asked for, {} brought, {} failed",
+            worker.plans.submitted,
+            pilot.rested_plans,
+            worker.plans.overwritten,
+            worker.plans.completed,
+            worker.plans.stale,
+            worker.hints.hints,
+            worker.hints.warm_hints,
+            worker.hints.late_hints,
+            bytes(worker.hints.advised_bytes),
+            bytes(worker.hints.brought_bytes),
+            worker.hints.errors,
+        )?;
+    }
+    pilot.delivery.print(out)
 }
 
 /// One line: what an exact LRU of the same memory would have read, and what was.

@@ -1,6 +1,7 @@
 //! The command line: parse to plain data, resolve once, report as text or as one JSON object.
 
 mod args;
+mod args_pilot;
 mod args_plan;
 mod args_trace;
 mod bundled;
@@ -14,6 +15,7 @@ mod lock;
 mod metrics;
 mod output;
 mod pack;
+mod pilot;
 mod plan;
 mod progress;
 mod quantize;
@@ -62,6 +64,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Trace(args) => trace::run(&args.command),
         Command::Simulate(args) => simulate::run(&args),
         Command::Top(args) => top::run(&args),
+        Command::Pilot(args) => pilot::run(&args),
         Command::Plan(args) => plan::run(&args),
         Command::Replay(args) => replay::run(&args),
         Command::ReplayChild => replay::run_child(),

@@ -1,5 +1,7 @@
 //! One file a model family.
 
+mod gate;
 mod qwen3_moe;
 
-pub use qwen3_moe::{LogitRows, Lookahead, MoeCall, Qwen3Moe, RunExperts};
+pub use gate::LayerGate;
+pub use qwen3_moe::{LogitRows, MoeCall, Qwen3Moe, RunExperts};

@@ -1,5 +1,6 @@
 //! Qwen3-MoE: grouped-query attention with normed heads, softmax router, no shared expert.
 
+use super::LayerGate;
 use crate::config::ModelConfig;
 use crate::error::EngineError;
 use crate::linear::{Linear, StoredMatrix};
@@ -37,34 +38,8 @@ pub struct MoeCall<'a> {
     pub routes: &'a [Routed],
     /// `[tokens, hidden]`: the experts' input.
     pub x: &'a [f32],
-    /// The next layer with experts, for a guess at its routes; `None` at the last.
-    pub lookahead: Option<Lookahead<'a>>,
-}
-
-/// The next MoE layer's router, asked on today's hidden state.
-#[derive(Debug)]
-pub struct Lookahead<'a> {
-    layer: u16,
-    norm: &'a RmsNorm,
-    gate: &'a Linear,
-    hidden: &'a [f32],
-}
-
-impl Lookahead<'_> {
-    /// The layer whose routes are guessed.
-    #[must_use]
-    pub fn layer(&self) -> u16 {
-        self.layer
-    }
-
-    /// Router logits of `token` (counted from the start of the pass), one an expert.
-    pub fn logits(&self, token: usize, out: &mut Vec<f32>) {
-        let mut row = self.hidden[token * self.norm.width()..][..self.norm.width()].to_vec();
-        self.norm.apply(&mut row);
-        out.clear();
-        out.resize(self.gate.weight().rows(), 0.0);
-        self.gate.apply(&row, out);
-    }
+    /// `[tokens, hidden]`: the residual stream that the layer's router read, before its norm.
+    pub hidden: &'a [f32],
 }
 
 /// A Qwen3-MoE decoder: the dense part and the key-value cache of one sequence.
@@ -153,6 +128,19 @@ impl Qwen3Moe {
     #[must_use]
     pub fn cache_bytes(&self) -> usize {
         self.caches.iter().map(KvCache::bytes).sum()
+    }
+
+    /// The router of every layer that has one, ascending; they share the decoder's weights.
+    #[must_use]
+    pub fn gates(&self) -> Vec<LayerGate> {
+        let gates = self.layers.iter().enumerate().filter_map(|(index, layer)| match &layer.mlp {
+            Mlp::Dense(_) => None,
+            Mlp::Routed { gate, .. } => {
+                let norm = layer.post_attention_norm.clone();
+                Some(LayerGate::new(layer_number(index), norm, gate.clone()))
+            }
+        });
+        gates.collect()
     }
 
     /// How many tokens of a long input go through the layers together; at least 1.
@@ -256,22 +244,11 @@ impl Qwen3Moe {
         let mut out = vec![0.0; x.elem_count()];
         with_f32(x, |x| {
             with_f32(h, |hidden| {
-                let lookahead = self.lookahead(index, hidden);
                 let (layer, position) = (layer_number(index), self.position);
-                experts(&MoeCall { layer, position, routes, x, lookahead }, &mut out)
+                experts(&MoeCall { layer, position, routes, x, hidden }, &mut out)
             })
         })???;
         Ok(Tensor::from_vec(out, x.shape(), &Device::Cpu)?)
-    }
-
-    fn lookahead<'a>(&'a self, index: usize, hidden: &'a [f32]) -> Option<Lookahead<'a>> {
-        (index + 1..self.layers.len()).find_map(|next| match &self.layers[next].mlp {
-            Mlp::Dense(_) => None,
-            Mlp::Routed { gate, .. } => {
-                let norm = &self.layers[next].post_attention_norm;
-                Some(Lookahead { layer: layer_number(next), norm, gate, hidden })
-            }
-        })
     }
 
     /// The stored rows of `tokens` in f32, `[tokens, hidden]`.

@@ -23,6 +23,18 @@ impl RmsNorm {
         self.weight.len()
     }
 
+    /// One weight a value.
+    #[must_use]
+    pub fn weight(&self) -> &[f32] {
+        &self.weight
+    }
+
+    /// The same norm with weights of 1: `x / sqrt(mean(x²) + eps)`.
+    #[must_use]
+    pub fn without_weights(&self) -> Self {
+        Self { weight: vec![1.0; self.width()], eps: self.eps }
+    }
+
     /// Normalises one row in place.
     pub fn apply(&self, row: &mut [f32]) {
         let scale = self.scale(row);

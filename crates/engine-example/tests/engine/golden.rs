@@ -4,7 +4,7 @@
 use crate::support::{
     Checkpoint, FIXTURES, Golden, PlainExperts, argmax, fixture_dir, max_difference,
 };
-use engine_example::models::{LogitRows, Lookahead, MoeCall, Qwen3Moe};
+use engine_example::models::{LayerGate, LogitRows, MoeCall, Qwen3Moe};
 use proptest::prelude::*;
 
 fn forward(
@@ -85,22 +85,31 @@ fn greedy_decoding_gives_the_recorded_tokens_and_logits() {
 }
 
 #[test]
-fn the_lookahead_of_a_layer_sees_its_hidden_state() {
-    let dir = fixture_dir("qwen3moe-edge-f16-sharded");
-    let (checkpoint, golden) = (Checkpoint::open(&dir), Golden::open(&dir));
-    let experts = checkpoint.experts();
-    let mut seen = Vec::new();
-    let mut run = |call: &MoeCall<'_>, out: &mut [f32]| {
-        let mut logits = Vec::new();
-        if let Some(lookahead) = &call.lookahead {
-            lookahead.logits(1, &mut logits);
-        }
-        seen.push((call.layer, call.lookahead.as_ref().map(Lookahead::layer), logits.len()));
-        experts.run(call, out)
-    };
-    let tokens = &golden.ids("input_ids")[..2];
-    checkpoint.decoder().forward(tokens, LogitRows::Last, &mut run).unwrap();
-    assert_eq!(seen, [(1, Some(5), 12), (5, None, 0)]);
+fn a_gate_on_its_own_layers_hidden_state_ranks_as_the_router_did() {
+    for name in FIXTURES {
+        let dir = fixture_dir(name);
+        let (checkpoint, golden) = (Checkpoint::open(&dir), Golden::open(&dir));
+        let (experts, mut model) = (checkpoint.experts(), checkpoint.decoder());
+        let gates = model.gates();
+        let (mut normed, mut logits, mut layers) = (Vec::new(), Vec::new(), Vec::new());
+        let mut run = |call: &MoeCall<'_>, out: &mut [f32]| {
+            let gate = &gates[layers.len()];
+            layers.push(call.layer);
+            assert_eq!(gate.layer(), call.layer);
+            let width = call.hidden.len() / call.routes.len();
+            for (routed, hidden) in call.routes.iter().zip(call.hidden.chunks_exact(width)) {
+                gate.logits(hidden, &mut normed, &mut logits);
+                let chosen = routed.route.experts();
+                let worst = chosen.iter().map(|&expert| logits[usize::from(expert)]);
+                let worst = worst.fold(f32::INFINITY, f32::min);
+                let better = logits.iter().filter(|&&logit| logit > worst).count();
+                assert!(better < chosen.len(), "{name}: layer {}", call.layer);
+            }
+            experts.run(call, out)
+        };
+        model.forward(&golden.ids("input_ids"), LogitRows::Last, &mut run).unwrap();
+        assert!(gates.iter().map(LayerGate::layer).eq(layers), "{name}");
+    }
 }
 
 proptest! {

@@ -5,6 +5,7 @@
 mod bundled;
 mod cli;
 mod machine;
+mod pilot;
 mod plan;
 mod pools;
 mod replay;

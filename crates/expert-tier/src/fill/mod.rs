@@ -5,11 +5,13 @@
 //! Why `MADV_RANDOM` only around the fill: on a `VM_HUGEPAGE` range it keeps the fault from
 //! reading the next window too, but left on it hides the mapping from the kernel's recency.
 
+pub(crate) mod advice;
 mod arrival;
 pub(crate) mod buffer;
 pub(crate) mod direct;
 mod method;
 mod plan;
+pub(crate) mod priority;
 mod route;
 #[cfg(feature = "io-uring")]
 mod uring;

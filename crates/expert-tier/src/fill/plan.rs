@@ -18,6 +18,23 @@ pub(crate) struct FillPlan {
     pub(crate) edges: Vec<Piece>,
 }
 
+/// A piece with the way it is brought in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Step {
+    /// A whole 2 MiB folio.
+    Window(Piece),
+    /// Exactly the pages named.
+    Edge(Piece),
+}
+
+impl Step {
+    pub(crate) fn piece(self) -> Piece {
+        match self {
+            Self::Window(piece) | Self::Edge(piece) => piece,
+        }
+    }
+}
+
 /// The numbers a plan depends on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PlanLimits {
@@ -53,6 +70,15 @@ impl FillPlan {
         } else {
             self.cut(extent.file, start, end, limits.edge_bytes, false);
         }
+    }
+
+    /// All pieces, file by file as they lie there.
+    pub(crate) fn in_order(&self) -> Vec<Step> {
+        let windows = self.windows.iter().copied().map(Step::Window);
+        let mut steps: Vec<Step> =
+            windows.chain(self.edges.iter().copied().map(Step::Edge)).collect();
+        steps.sort_unstable_by_key(|step| (step.piece().file, step.piece().offset));
+        steps
     }
 
     fn cut(&mut self, file: u32, mut offset: u64, end: u64, piece_bytes: u64, huge: bool) {
@@ -97,6 +123,8 @@ mod tests {
             Piece { file: 3, offset: 4 * MIB, len: 4096 },
         ];
         assert_eq!(plan.edges, edges);
+        let steps = [Step::Edge(edges[0]), Step::Window(plan.windows[0]), Step::Edge(edges[1])];
+        assert_eq!(plan.in_order(), steps);
     }
 
     #[test]

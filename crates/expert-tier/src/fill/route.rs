@@ -1,6 +1,7 @@
 //! The fill of one route: all its reads are under way together, and its experts become usable
 //! one after the other.
 
+use super::advice::window;
 use super::{
     Arrival, FillMethod, FillPlan, Filler, Piece, advise, hint, piece_error, read_through,
 };
@@ -116,12 +117,7 @@ impl RouteFill {
             }
             Call::Read => return read_through(mapping, piece),
             Call::Edge => advise(mapping, Advice::PopulateRead, &piece),
-            Call::Window => {
-                let random = advise(mapping, Advice::Random, &piece);
-                let filled = random.and_then(|()| advise(mapping, Advice::PopulateRead, &piece));
-                let normal = advise(mapping, Advice::Normal, &piece);
-                filled.and(normal)
-            }
+            Call::Window => window(mapping, &piece),
         };
         done.map_err(|source| piece_error(mapping.file(piece.file), piece, source))
     }

@@ -1,0 +1,146 @@
+//! Used or wasted: what advice has brought, held against what its layer demanded.
+
+use router_trace::ExpertId;
+use serde::Serialize;
+use std::collections::VecDeque;
+
+/// Demands that are remembered: what comes later than so many layers after its own counts as
+/// unknown.
+const REMEMBERED: usize = 8;
+
+/// What became of the bytes that advice brought.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct Settled {
+    /// Bytes of experts that the layer then demanded.
+    pub used_bytes: u64,
+    /// Bytes of experts that it did not demand: read for nothing, as far as this pass goes.
+    pub wasted_bytes: u64,
+    /// Experts of the former kind.
+    pub used_experts: u64,
+    /// Of the latter.
+    pub wasted_experts: u64,
+    /// Bytes of which nobody can say: their layer was never demanded, or long ago.
+    pub unknown_bytes: u64,
+}
+
+/// An expert that advice has brought, wholly or in part.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Brought {
+    pub(crate) step: u64,
+    pub(crate) id: ExpertId,
+    pub(crate) bytes: u64,
+}
+
+/// What a layer demanded.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Truth<'a> {
+    step: u64,
+    layer: u16,
+    experts: &'a [u16],
+}
+
+#[derive(Debug, Default)]
+struct Remembered {
+    step: u64,
+    layer: u16,
+    experts: Vec<u16>,
+}
+
+/// Settles what was brought, at each demand and for the demands just before it.
+#[derive(Debug, Default)]
+pub(crate) struct Outcomes {
+    /// The newest last.
+    truths: VecDeque<Remembered>,
+    settled: Settled,
+}
+
+impl<'a> Truth<'a> {
+    pub(crate) fn of(step: u64, layer: u16, experts: &'a [u16]) -> Self {
+        Self { step, layer, experts }
+    }
+}
+
+impl Outcomes {
+    /// A demand begins.
+    pub(crate) fn demand(&mut self, truth: Truth<'_>) {
+        // The oldest gives its memory to the newest.
+        let mut kept = match self.truths.len() {
+            REMEMBERED => self.truths.pop_front().unwrap_or_default(),
+            _ => Remembered::default(),
+        };
+        (kept.step, kept.layer) = (truth.step, truth.layer);
+        kept.experts.clear();
+        kept.experts.extend_from_slice(truth.experts);
+        self.truths.push_back(kept);
+    }
+
+    /// Takes out of `brought` what can be said by now.
+    pub(crate) fn settle(&mut self, brought: &mut Vec<Brought>) {
+        let Some(last) = self.truths.back().map(|truth| (truth.step, truth.layer)) else { return };
+        let Self { truths, settled } = self;
+        brought.retain(|found| {
+            let place = (found.step, found.id.layer);
+            let truth = truths.iter().rev().find(|truth| (truth.step, truth.layer) == place);
+            match truth {
+                Some(truth) if truth.experts.contains(&found.id.index) => {
+                    settled.used_bytes += found.bytes;
+                    settled.used_experts += 1;
+                }
+                Some(_) => {
+                    settled.wasted_bytes += found.bytes;
+                    settled.wasted_experts += 1;
+                }
+                // Its demand is still to come.
+                None if place > last => return true,
+                None => settled.unknown_bytes += found.bytes,
+            }
+            false
+        });
+    }
+
+    pub(crate) fn settled(&self) -> Settled {
+        self.settled
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn brought(step: u64, layer: u16, index: u16) -> Brought {
+        Brought { step, id: ExpertId::new(layer, index), bytes: 10 + u64::from(index) }
+    }
+
+    #[test]
+    fn used_wasted_early_and_late() {
+        let mut outcomes = Outcomes::default();
+        let mut all = vec![brought(1, 4, 2), brought(1, 4, 3), brought(1, 5, 6)];
+        outcomes.demand(Truth::of(1, 4, &[2, 9]));
+        outcomes.settle(&mut all);
+        assert_eq!(all, [brought(1, 5, 6)], "its demand is still to come");
+        let settled = outcomes.settled();
+        assert_eq!((settled.used_bytes, settled.wasted_bytes), (12, 13));
+        // A piece that was under way when its demand began is told afterwards.
+        all.push(brought(1, 4, 9));
+        outcomes.demand(Truth::of(1, 5, &[6]));
+        outcomes.settle(&mut all);
+        assert_eq!(all, []);
+        let settled = outcomes.settled();
+        assert_eq!((settled.used_experts, settled.wasted_experts), (3, 1));
+        assert_eq!(settled.unknown_bytes, 0);
+    }
+
+    #[test]
+    fn what_was_demanded_long_ago_is_unknown_and_memory_is_bounded() {
+        let mut outcomes = Outcomes::default();
+        for layer in 0..40 {
+            outcomes.demand(Truth::of(0, layer, &[1]));
+        }
+        assert_eq!(outcomes.truths.len(), REMEMBERED);
+        let mut all = vec![brought(0, 3, 1), brought(0, 39, 1), brought(0, 32, 0)];
+        outcomes.settle(&mut all);
+        let settled = outcomes.settled();
+        let found = (settled.used_experts, settled.wasted_experts, settled.unknown_bytes);
+        assert_eq!(found, (1, 1, 11));
+    }
+}
