@@ -2,7 +2,7 @@
 
 use crate::config::ModelConfig;
 use crate::error::EngineError;
-use crate::experts::Experts;
+use crate::experts::{Experts, PromptReads};
 use crate::kernels::Isa;
 use crate::meter::{Meter, Usage};
 use crate::models::{LogitRows, MoeCall, Qwen3Moe};
@@ -32,6 +32,8 @@ pub struct EngineOptions {
     pub threads: usize,
     /// Prompt tokens a forward pass reads at once.
     pub prefill_chunk: usize,
+    /// What becomes of the experts that a prompt reads; results do not depend on it.
+    pub prompt_reads: PromptReads,
     /// Instruction set of the kernels; results do not depend on it.
     pub isa: Isa,
 }
@@ -137,7 +139,8 @@ impl Engine {
                 value: options.threads,
                 problem: error.to_string(),
             })?;
-        let experts = Experts::new(tier, widths, format, options.isa);
+        let mut experts = Experts::new(tier, widths, format, options.isa);
+        experts.set_prompt_reads(options.prompt_reads);
         let root = SystemRoot::default();
         Ok(Self { pool, spine, decoder, experts, text, threads, root, isa: options.isa })
     }

@@ -7,12 +7,26 @@ use crate::models::MoeCall;
 use crate::pilot::Pilot;
 use crate::router::Routed;
 use crate::weights::WeightFormat;
-use expert_tier::Tier;
+use expert_tier::{Adopting, Tier, TierError};
 use router_trace::{PassInfo, PassKind, Phase, Recorder};
+use serde::Serialize;
 
 /// Experts adopted at once when a prompt is read: enough to keep the device busy, few enough
 /// that their bytes need not all fit in memory together.
 const BATCH_EXPERTS: usize = 32;
+
+/// What becomes of the experts that a prompt reads.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PromptReads {
+    /// They stay in the page cache, as those of decoding do: good where the pool nearly fits, and
+    /// where the text goes on as the prompt was.
+    #[default]
+    Stay,
+    /// What is not in the page cache is read past it, so that a long prompt does not wash out what
+    /// decoding had there.
+    Pass,
+}
 
 /// Runs routed experts through a tier.
 #[derive(Debug)]
@@ -29,6 +43,7 @@ pub struct Experts {
     last_layer: Option<u16>,
     phase: Phase,
     pilot: Option<Pilot>,
+    prompt_reads: PromptReads,
 }
 
 /// One expert of a layer pass, and the tokens that chose it with their weights.
@@ -52,6 +67,7 @@ impl Experts {
             last_layer: None,
             phase: Phase::Prefill,
             pilot: None,
+            prompt_reads: PromptReads::default(),
         }
     }
 
@@ -68,9 +84,16 @@ impl Experts {
         // order as its tokens would one by one.
         let groups = group_by_expert(call.routes);
         let mut sum = MoeSum::begin(call.x, self.widths[0], &mut self.scratch);
-        for batch in groups.chunks(BATCH_EXPERTS) {
-            let wanted: Vec<u16> = batch.iter().map(|group| group.expert).collect();
-            let mut adopting = self.tier.begin(call.layer, &wanted)?;
+        let passes = self.phase == Phase::Prefill && self.prompt_reads == PromptReads::Pass;
+        let mut batches = groups.chunks(BATCH_EXPERTS);
+        let mut ahead = batches.next();
+        let mut next =
+            ahead.map(|batch| begin(&self.tier, call.layer, batch, passes)).transpose()?;
+        while let (Some(batch), Some(mut adopting)) = (ahead, next.take()) {
+            // A prompt's next batch is known: the device brings it, in the order of the file,
+            // while this one is computed with.
+            ahead = batches.next();
+            next = ahead.map(|batch| begin(&self.tier, call.layer, batch, passes)).transpose()?;
             loop {
                 let more = adopting.wait()?; // the only wait; what has come is computed with
                 if more.is_empty() {
@@ -88,6 +111,11 @@ impl Experts {
         sum.finish(out);
         self.record(call);
         Ok(())
+    }
+
+    /// What becomes of the experts that the next prompts read.
+    pub fn set_prompt_reads(&mut self, prompt_reads: PromptReads) {
+        self.prompt_reads = prompt_reads;
     }
 
     /// Whether the next passes read a prompt or produce tokens.
@@ -145,6 +173,11 @@ impl Experts {
             call.routes.iter().flat_map(|routed| routed.route.experts()).copied().collect();
         recorder.record(info, &flat); // a full recorder counts what it drops
     }
+}
+
+fn begin(tier: &Tier, layer: u16, batch: &[Group], passes: bool) -> Result<Adopting, TierError> {
+    let wanted: Vec<u16> = batch.iter().map(|group| group.expert).collect();
+    if passes { tier.begin_passing(layer, &wanted) } else { tier.begin(layer, &wanted) }
 }
 
 fn group_by_expert(routes: &[Routed]) -> Vec<Group> {

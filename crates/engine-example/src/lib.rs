@@ -23,6 +23,6 @@ pub mod weights;
 
 pub use engine::{Engine, EngineOptions, GenerateOptions, Generation, Stop};
 pub use error::EngineError;
-pub use experts::Experts;
+pub use experts::{Experts, PromptReads};
 pub use format::weights_in_place;
 pub use meter::{Meter, Usage};

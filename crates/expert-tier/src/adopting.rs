@@ -49,6 +49,8 @@ pub struct Adopting {
     started: Instant,
     /// How what is missing is read; `None` as long as nothing is.
     lane: Option<Lane>,
+    /// Whether what is missing only passes.
+    passes: bool,
     delta: Snapshot,
 }
 
@@ -89,8 +91,25 @@ impl Adopting {
         if let Some(reader) = &shared.reader {
             adopting.read_past_cache(reader, &ids)?;
         } else {
-            adopting.fill_missing(&ids)?;
+            adopting.fill_missing(&ids, None)?;
         }
+        adopting.delta.adopt_ns = elapsed_ns(started);
+        Ok(adopting)
+    }
+
+    /// The same where `reader` reads what is missing, past the page cache.
+    pub(crate) fn begin_passing(
+        shared: &Arc<Shared>,
+        reader: &Arc<BufferReader>,
+        layer: u16,
+        experts: &[u16],
+    ) -> Result<Self, TierError> {
+        let started = Instant::now();
+        let mut adopting = Self::new(shared, layer, experts, started)?;
+        let ids = adopting.ids();
+        adopting.passes = true;
+        adopting.fill_missing(&ids, Some(reader))?;
+        adopting.delta.passed_bytes = adopting.delta.missing_bytes;
         adopting.delta.adopt_ns = elapsed_ns(started);
         Ok(adopting)
     }
@@ -148,7 +167,7 @@ impl Adopting {
         let adopted = Adopted { shared: Arc::clone(shared), experts, pins: None };
         let delta = Snapshot { adoptions: 1, ..Snapshot::default() };
         let (fill, sources) = (Fill(None), Vec::new());
-        Ok(Self { fill, adopted, sources, usable: 0, started, lane: None, delta })
+        Ok(Self { fill, adopted, sources, usable: 0, started, lane: None, passes: false, delta })
     }
 
     fn ids(&self) -> Vec<ExpertId> {
@@ -188,9 +207,13 @@ impl Adopting {
         }
         self.adopted.check()?;
         self.settle();
-        let Self { fill, adopted, delta, started, lane, .. } = self;
+        let Self { fill, adopted, delta, started, lane, passes, .. } = self;
         drop(fill);
         adopted.shared.counters.add(&delta);
+        if passes {
+            adopted.shared.note_passed(&adopted, delta.passed_bytes, started);
+            return Ok(adopted);
+        }
         if let Some(lane) = lane {
             adopted.shared.note_admission(lane, &delta);
         }
@@ -280,11 +303,15 @@ impl Adopting {
     }
 
     /// Probe `ids`, count what is found, and begin to read what is missing.
-    fn fill_missing(&mut self, ids: &[ExpertId]) -> Result<(), TierError> {
+    fn fill_missing(
+        &mut self,
+        ids: &[ExpertId],
+        passing: Option<&Arc<BufferReader>>,
+    ) -> Result<(), TierError> {
         let shared = Arc::clone(&self.adopted.shared);
         let faults = shared.filler.method() == FillMethod::Fault;
         let mut ours = Vec::new();
-        let mut reader = None;
+        let mut reader = passing;
         for &id in ids {
             let layout = shared.layout(id);
             let missing = match shared.missing_of(layout) {
@@ -296,7 +323,7 @@ impl Adopting {
                     return Err(error);
                 }
             };
-            if missing > 0 && self.lane.is_none() {
+            if missing > 0 && self.lane.is_none() && passing.is_none() {
                 let (lane, past) = shared.lane();
                 (self.lane, reader) = (Some(lane), past);
             }

@@ -12,7 +12,7 @@ use router_trace::{DemandModel, ExpertId, MAX_TOP_K, Route};
 use serde::Serialize;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// When the watch looks around, and what alarms it.
@@ -89,14 +89,22 @@ const MOST_PENDING: usize = 16 * BATCH;
 pub(crate) struct DemandWatch {
     config: DemandConfig,
     root: SystemRoot,
-    /// Whether the tier keeps what it reads, as the model does.
-    admits: Arc<AtomicBool>,
+    kept: Kept,
     pending: Mutex<Pending>,
     expert_bytes: u64,
     device: Result<BlockCounters, Unavailable>,
     process: Option<ProcessCounters>,
     vm: Result<VmCounters, Unavailable>,
     state: Mutex<State>,
+}
+
+/// What a tier lets the page cache keep.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Kept {
+    /// Whether it keeps what it reads, as the model does.
+    pub(crate) admits: Arc<AtomicBool>,
+    /// Bytes read that only passed: the model does not know of them.
+    pub(crate) passed_bytes: Arc<AtomicU64>,
 }
 
 /// What was adopted since the model was brought up to date.
@@ -137,7 +145,7 @@ impl DemandWatch {
     pub(crate) fn new(
         mut model: DemandModel,
         expert_bytes: u64,
-        admits: Arc<AtomicBool>,
+        kept: Kept,
         device: Result<BlockCounters, Unavailable>,
         config: DemandConfig,
         root: &SystemRoot,
@@ -152,7 +160,7 @@ impl DemandWatch {
         Self {
             config,
             root: root.clone(),
-            admits,
+            kept,
             pending: Mutex::new(pending),
             expert_bytes,
             device,
@@ -217,7 +225,7 @@ impl DemandWatch {
         self.refresh(&mut state);
         let count = state.model.count();
         let (device_bytes, process_read_bytes) = self.read_bytes();
-        let read = least(device_bytes, process_read_bytes);
+        let read = self.kept(least(device_bytes, process_read_bytes));
         let reclaim = self.reclaim();
         DemandReport {
             budget: state.budget.clone(),
@@ -247,14 +255,14 @@ impl DemandWatch {
             state.model.set_capacity_bytes(budget.bytes);
         }
         let (device, process) = self.read_bytes();
-        let Some(read_bytes) = least(device, process) else { return };
+        let Some(read_bytes) = self.kept(least(device, process)) else { return };
         let computed_bytes = state.model.count().miss_bytes;
         state.samples.push_back(Sample { at: now, computed_bytes, read_bytes });
         // The oldest sample that is still needed is the last one before the window.
         while state.samples.get(1).is_some_and(|next| now - next.at >= self.config.window) {
             state.samples.pop_front();
         }
-        let admits = self.admits.load(Ordering::Relaxed);
+        let admits = self.kept.admits.load(Ordering::Relaxed);
         if !admits || state.alert.is_some() || state.budget.is_err() {
             return;
         }
@@ -295,6 +303,11 @@ impl DemandWatch {
     fn reclaim(&self) -> Result<VmCounters, Unavailable> {
         let before = self.vm.as_ref().map_err(Unavailable::clone)?;
         Ok(VmCounters::now(&self.root)?.since(before))
+    }
+
+    /// What of `read` bytes may have stayed in the page cache.
+    fn kept(&self, read: Option<u64>) -> Option<u64> {
+        read.map(|read| read.saturating_sub(self.kept.passed_bytes.load(Ordering::Relaxed)))
     }
 
     /// What the devices read, and what was read for this process.
@@ -362,7 +375,7 @@ mod tests {
         let model = DemandModel::new(&shape, 1 << 20, 0).unwrap();
         let (device, root) = (Err(Unavailable::new("none")), SystemRoot::at("/nowhere"));
         let config = DemandConfig { refresh: Duration::from_secs(3600), ..DemandConfig::default() };
-        DemandWatch::new(model, 1 << 20, Arc::default(), device, config, &root)
+        DemandWatch::new(model, 1 << 20, Kept::default(), device, config, &root)
     }
 
     fn ids(first: u16, count: u16) -> impl ExactSizeIterator<Item = ExpertId> {

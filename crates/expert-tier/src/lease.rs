@@ -62,6 +62,11 @@ impl Adopted {
         self.shared.check(self.experts.iter().map(|expert| expert.id))
     }
 
+    /// The experts that are used in the mapping.
+    pub(crate) fn in_place(&self) -> impl Iterator<Item = ExpertId> + '_ {
+        self.experts.iter().filter(|expert| expert.buffer.is_none()).map(|expert| expert.id)
+    }
+
     fn view<'a>(&'a self, expert: &'a AdoptedExpert) -> ExpertView<'a> {
         let layout = self.shared.layout(expert.id);
         let parts = layout.parts.iter().map(|part| PartView {

@@ -71,6 +71,10 @@ counters! {
     cold_bytes,
     /// Bytes of the pages that the probe found missing (all pages, where the arm does not cache).
     missing_bytes,
+    /// Bytes read past the page cache for experts that only passed ([`Tier::begin_passing`]).
+    ///
+    /// [`Tier::begin_passing`]: crate::Tier::begin_passing
+    passed_bytes,
     /// Experts that waited for another thread's fill instead of starting their own.
     shared_fills,
     /// Time inside `adopt`, probing included: the only wait of the design, in nanoseconds.

@@ -27,7 +27,7 @@ use router_trace::{ExpertId, Route};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs::File;
 use std::path::Path;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -73,6 +73,10 @@ pub(crate) struct Shared {
     pub(crate) demand: OnceLock<Arc<DemandWatch>>,
     /// Whether what is read stays in the page cache, as far as this tier has a say.
     pub(crate) admits: Arc<AtomicBool>,
+    /// Reads what only passes, once something does; or why it cannot.
+    pub(crate) passing: OnceLock<Result<Arc<BufferReader>, String>>,
+    /// Bytes read that way: of these no model of the page cache knows.
+    pub(crate) passed_bytes: Arc<AtomicU64>,
 }
 
 /// Resident and total bytes of some extents, as a probe found them.
@@ -132,6 +136,8 @@ impl Tier {
             locked: Mutex::default(),
             demand: OnceLock::new(),
             admits: Arc::new(AtomicBool::new(admits)),
+            passing: OnceLock::new(),
+            passed_bytes: Arc::default(),
         };
         Ok(Self { shared: Arc::new(shared) })
     }
@@ -162,6 +168,26 @@ impl Tier {
     /// that fails is told by [`Adopting::wait`] and [`Adopting::finish`].
     pub fn begin(&self, layer: u16, experts: &[u16]) -> Result<Adopting, TierError> {
         Adopting::begin(&self.shared, layer, experts)
+    }
+
+    /// As [`Tier::begin`], for experts that are used now and not soon again, as when a prompt is
+    /// read: what the page cache has is used where it lies, the rest is read past it, so that
+    /// nothing is displaced. Where that cannot be done ([`Tier::passing_unavailable`]), and for
+    /// arms that keep nothing anyway, it is [`Tier::begin`].
+    ///
+    /// # Errors
+    /// As [`Tier::begin`].
+    pub fn begin_passing(&self, layer: u16, experts: &[u16]) -> Result<Adopting, TierError> {
+        match self.shared.passing_reader() {
+            Some(Ok(reader)) => Adopting::begin_passing(&self.shared, reader, layer, experts),
+            _ => self.begin(layer, experts),
+        }
+    }
+
+    /// Why experts cannot pass the page cache by here; tried at the first call.
+    #[must_use]
+    pub fn passing_unavailable(&self) -> Option<&str> {
+        self.shared.passing_reader()?.as_ref().err().map(String::as_str)
     }
 
     /// Counters since the tier was opened.

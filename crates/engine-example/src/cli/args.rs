@@ -5,6 +5,7 @@ use super::args_plan::PlanArgs;
 use super::args_trace::{SimulateArgs, TopArgs, TraceArgs};
 use super::replay::ReplayArgs;
 use clap::{Args, Parser, Subcommand};
+use engine_example::PromptReads;
 use expert_tier::{Admission, FillMethod, SpinePlacement};
 use pilot_prefetch::predict::PilotConfig;
 use std::path::PathBuf;
@@ -99,6 +100,9 @@ pub(crate) struct ModelArgs {
     /// Prompt tokens a forward pass reads at once
     #[arg(long, value_name = "N", default_value_t = 256)]
     pub(crate) prefill_chunk: usize,
+    /// What becomes of the experts that a prompt reads: stay in the page cache, or pass it by
+    #[arg(long, value_name = "stay|pass", default_value = "stay", value_parser = parse_prompt_reads)]
+    pub(crate) prompt_reads: PromptReads,
     /// Do not ask for 2 MiB folios
     #[arg(long)]
     pub(crate) no_huge_folios: bool,
@@ -387,6 +391,14 @@ pub(crate) enum ReadMode {
 fn parse_seconds(text: &str) -> Result<f64, String> {
     let seconds = text.parse::<f64>().ok().filter(|seconds| *seconds > 0.0 && *seconds <= 86_400.0);
     seconds.ok_or_else(|| "expected more than 0 and at most 86400".to_owned())
+}
+
+fn parse_prompt_reads(name: &str) -> Result<PromptReads, String> {
+    match name {
+        "stay" => Ok(PromptReads::Stay),
+        "pass" => Ok(PromptReads::Pass),
+        _ => Err("expected stay or pass".to_owned()),
+    }
 }
 
 fn parse_spine(name: &str) -> Result<SpinePlacement, String> {

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 use engine_example::kernels::Isa;
 use engine_example::sampling::SamplingConfig;
 use engine_example::text::Message;
-use engine_example::{Engine, EngineError, EngineOptions};
+use engine_example::{Engine, EngineError, EngineOptions, PromptReads};
 use expert_tier::pool::SettingSource;
 use expert_tier::{Admission, Notice, Pool, TierConfig};
 use serde::Serialize;
@@ -34,6 +34,7 @@ pub(crate) struct Settings {
     pub(crate) spine: expert_tier::SpinePlacement,
     pub(crate) spine_bytes: usize,
     pub(crate) prefill_chunk: usize,
+    pub(crate) prompt_reads: PromptReads,
 }
 
 impl Session {
@@ -57,6 +58,7 @@ impl Session {
             spine: args.spine,
             threads: args.threads.unwrap_or_else(cpus),
             prefill_chunk: args.prefill_chunk,
+            prompt_reads: args.prompt_reads,
             isa,
         };
         let bar = progress::bytes_bar(0, "reading the spine");
@@ -68,6 +70,11 @@ impl Session {
         print_warnings(engine.pool().notices());
         print_router_default(engine.pool());
         print_warnings(engine.tier().notices());
+        if args.prompt_reads == PromptReads::Pass
+            && let Some(reason) = engine.tier().passing_unavailable()
+        {
+            eprintln!("warning: what a prompt reads stays in the page cache: {reason}");
+        }
         Ok(Self { engine, dir, options })
     }
 
@@ -85,6 +92,7 @@ impl Session {
             spine: self.options.spine,
             spine_bytes: self.engine.spine().bytes(),
             prefill_chunk: self.options.prefill_chunk,
+            prompt_reads: self.options.prompt_reads,
         }
     }
 

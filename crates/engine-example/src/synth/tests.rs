@@ -37,6 +37,7 @@ fn run(dir: &Path) -> (Vec<u32>, f64) {
         spine: SpinePlacement::Anonymous,
         threads: 2,
         prefill_chunk: 16,
+        prompt_reads: crate::PromptReads::Stay,
         isa: Isa::detect(),
     };
     let mut engine = Engine::open(dir, &options, |_, _| ()).unwrap();

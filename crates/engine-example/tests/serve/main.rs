@@ -8,6 +8,7 @@ mod machine;
 mod pilot;
 mod plan;
 mod pools;
+mod prompt;
 mod replay;
 mod top;
 mod traces;
@@ -37,6 +38,7 @@ fn options(admission: Admission, threads: usize) -> EngineOptions {
         spine: SpinePlacement::Anonymous,
         threads,
         prefill_chunk: 256,
+        prompt_reads: engine_example::PromptReads::Stay,
         isa: Isa::detect(),
     }
 }

@@ -78,6 +78,25 @@ impl Shared {
         }
     }
 
+    /// Reads what only passes; `None` for arms that need no such reader.
+    pub(crate) fn passing_reader(&self) -> Option<&Result<Arc<BufferReader>, String>> {
+        let keeps = matches!(self.config.admission, Admission::Admit | Admission::Auto);
+        if !keeps || self.filler.method() == FillMethod::Fault {
+            return None;
+        }
+        Some(self.passing.get_or_init(|| self.unbuffered_reader()))
+    }
+
+    /// Direct reads, if they are proved to leave nothing in the page cache.
+    fn unbuffered_reader(&self) -> Result<Arc<BufferReader>, String> {
+        let reader = BufferReader::open(&self.pool, Method::Direct, &self.mapping, &self.probes)
+            .map_err(|error| error.to_string())?;
+        if reader.unproved() > 0 {
+            return Err("unbuffered reads are not proved to pass the page cache by".to_owned());
+        }
+        Ok(Arc::new(reader))
+    }
+
     /// An adoption that missed something is complete and counted. A function of its own, so that
     /// its cost can be told apart.
     #[inline(never)]
@@ -85,14 +104,6 @@ impl Shared {
         let Some(auto) = &self.auto else { return };
         let adopted = self.counters.adopted_bytes.load(Ordering::Relaxed);
         let spawn = |job: Job| self.filler.spawn(job);
-        auto.note(lane, delta, adopted, &self.admits, spawn, || {
-            let reader =
-                BufferReader::open(&self.pool, Method::Direct, &self.mapping, &self.probes)
-                    .map_err(|error| error.to_string())?;
-            if reader.unproved() > 0 {
-                return Err("unbuffered reads are not proved to pass the page cache by".to_owned());
-            }
-            Ok(Arc::new(reader))
-        });
+        auto.note(lane, delta, adopted, &self.admits, spawn, || self.unbuffered_reader());
     }
 }

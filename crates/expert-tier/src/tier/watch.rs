@@ -1,11 +1,13 @@
 //! The demand model beside a live tier.
 
 use super::{Shared, Tier};
-use crate::demand::{DemandConfig, DemandReport, DemandWatch};
+use crate::demand::{DemandConfig, DemandReport, DemandWatch, Kept};
 use crate::error::TierError;
+use crate::lease::Adopted;
 use crate::observe::SystemRoot;
 use router_trace::{DemandModel, ExpertId};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 impl Tier {
@@ -31,8 +33,11 @@ impl Tier {
             }
         })?;
         let device = self.device_counters(root);
-        let admits = Arc::clone(&self.shared.admits);
-        let watch = DemandWatch::new(model, expert_bytes, admits, device, config, root);
+        let kept = Kept {
+            admits: Arc::clone(&self.shared.admits),
+            passed_bytes: Arc::clone(&self.shared.passed_bytes),
+        };
+        let watch = DemandWatch::new(model, expert_bytes, kept, device, config, root);
         // Whoever came first keeps counting.
         let _ = self.shared.demand.set(Arc::new(watch));
         Ok(())
@@ -49,6 +54,14 @@ impl Shared {
     /// Tell the demand model, if there is one, of experts that a call begun at `now` has adopted.
     /// Once an adoption, and a function of its own, so that its cost can be told apart.
     #[inline(never)]
+    /// Some experts passed: those that were in the page cache were used there, of the others it
+    /// knows nothing.
+    pub(crate) fn note_passed(&self, adopted: &Adopted, passed_bytes: u64, now: Instant) {
+        self.passed_bytes.fetch_add(passed_bytes, Ordering::Relaxed);
+        let warm: Vec<ExpertId> = adopted.in_place().collect();
+        self.note_demand(warm.into_iter(), now);
+    }
+
     pub(crate) fn note_demand(&self, ids: impl ExactSizeIterator<Item = ExpertId>, now: Instant) {
         if let Some(watch) = self.demand.get()
             && watch.note(ids, now)

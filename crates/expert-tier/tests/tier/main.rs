@@ -7,6 +7,7 @@ mod arms;
 mod auto;
 mod checkpoint;
 mod demand;
+mod passing;
 mod rates;
 
 use checkpoint::{EXPERTS, LAYERS, pattern, write_checkpoint};
