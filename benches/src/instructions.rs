@@ -154,6 +154,9 @@ fn cost(pool: &Pool, lengths: Lengths, arm: usize) -> Result<Cost> {
         choice: each(|counts| counts.functions[2]),
     };
     ensure!(found.decode > 0.0, "{}: the longer run took fewer instructions", lengths.kind);
+    // A function that was inlined or renamed would cost nothing.
+    let found_all = found.counters > 0.0 && (arm != 1 || found.watch > 0.0);
+    ensure!(found_all, "{}: not all of {FUNCTIONS:?} are in the profile", lengths.kind);
     Ok(found)
 }
 

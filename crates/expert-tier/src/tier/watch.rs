@@ -54,20 +54,20 @@ impl Shared {
     /// Tell the demand model, if there is one, of experts that a call begun at `now` has adopted.
     /// Once an adoption, and a function of its own, so that its cost can be told apart.
     #[inline(never)]
-    /// Some experts passed: those that were in the page cache were used there, of the others it
-    /// knows nothing.
-    pub(crate) fn note_passed(&self, adopted: &Adopted, passed_bytes: u64, now: Instant) {
-        self.passed_bytes.fetch_add(passed_bytes, Ordering::Relaxed);
-        let warm: Vec<ExpertId> = adopted.in_place().collect();
-        self.note_demand(warm.into_iter(), now);
-    }
-
     pub(crate) fn note_demand(&self, ids: impl ExactSizeIterator<Item = ExpertId>, now: Instant) {
         if let Some(watch) = self.demand.get()
             && watch.note(ids, now)
         {
             self.follow_demand(watch);
         }
+    }
+
+    /// Some experts passed: those that were in the page cache were used there, of the others it
+    /// knows nothing.
+    pub(crate) fn note_passed(&self, adopted: &Adopted, passed_bytes: u64, now: Instant) {
+        self.passed_bytes.fetch_add(passed_bytes, Ordering::Relaxed);
+        let warm: Vec<ExpertId> = adopted.in_place().collect();
+        self.note_demand(warm.into_iter(), now);
     }
 
     /// On a fill thread: they have nothing to do while everything is warm, and wait for the
