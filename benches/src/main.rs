@@ -77,7 +77,7 @@ struct Options {
     /// Less of everything: shows that it runs, proves nothing.
     #[arg(long)]
     quick: bool,
-    /// `pressure`: losing arms in every round, not only in the first. Twice the time.
+    /// `pressure`: and `prefetch`: losing arms in every round, not only in the first. Twice the time.
     #[arg(long)]
     every_arm: bool,
     /// `prefetch`: a plan file of the OLMoE trace to be replayed as PILOT's, instead of one that

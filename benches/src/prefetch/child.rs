@@ -15,7 +15,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Stands for the arithmetic of one layer.
-pub(crate) const COMPUTE: Duration = Duration::from_micros(4000);
+pub(crate) const COMPUTE: Duration = Duration::from_millis(8);
 
 /// What is told, and how.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -54,16 +54,29 @@ pub(crate) const WAYS: [Way; 9] = [
     way(WRONG_UNGATED, Told::Wrong, AdviceForm::Pieces, false),
 ];
 
+impl Outcome {
+    pub(crate) fn mean_ms(&self) -> f64 {
+        self.seconds.iter().sum::<f64>() * 1e3 / self.seconds.len().max(1) as f64
+    }
+}
+
+impl Way {
+    /// Whether a bar is about it.
+    pub(crate) fn judged(&self) -> bool {
+        [NONE, ORACLE, PILOT, WRONG].contains(&self.name)
+    }
+}
+
 /// What a child tells its parent of the scored tokens.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Outcome {
-    pub(crate) tokens: usize,
     pub(crate) cold: bool,
     pub(crate) limit_bytes: Option<u64>,
     pub(crate) asked_bytes: u64,
     pub(crate) device_bytes: Option<u64>,
     pub(crate) process_bytes: Option<u64>,
-    pub(crate) seconds: f64,
+    /// Of each token.
+    pub(crate) seconds: Vec<f64>,
     pub(crate) checksum: u64,
     /// Share of the demanded experts that were there.
     pub(crate) warm: f64,
@@ -94,21 +107,24 @@ pub(crate) fn run(pool: &Path, arm: usize, plans: &Path, warm: usize, tokens: us
         .collect();
     let mut scored = None;
     let (mut asked_bytes, mut checksum) = (0, 0);
-    for step in &steps {
-        if scored.is_none() && step.step >= warm as u64 {
-            scored = Some((Meter::start(&tier), tier.snapshot(), Instant::now()));
+    let mut seconds = Vec::with_capacity(tokens);
+    for token in steps.chunk_by(|one, next| one.step == next.step) {
+        if scored.is_none() && token[0].step >= warm as u64 {
+            scored = Some((Meter::start(&tier), tier.snapshot()));
+            seconds.clear();
             asked_bytes = 0;
         }
-        let bytes = decode::layer(&tier, delivery.as_mut(), step, COMPUTE, &mut checksum)?;
-        asked_bytes += bytes;
+        let start = Instant::now();
+        for step in token {
+            asked_bytes += decode::layer(&tier, delivery.as_mut(), step, COMPUTE, &mut checksum)?;
+        }
+        seconds.push(start.elapsed().as_secs_f64());
     }
-    let Some((meter, before, start)) = scored else { bail!("{warm} of {tokens} tokens warm") };
-    let seconds = start.elapsed().as_secs_f64();
+    let Some((meter, before)) = scored else { bail!("{warm} of {tokens} tokens warm") };
     let (device_bytes, process_bytes) = meter.stop();
     let counters: Snapshot = tier.snapshot() - before;
     let notices = delivery.as_ref().map_or(Vec::new(), Delivery::notices);
     let outcome = Outcome {
-        tokens: tokens - warm,
         cold,
         limit_bytes: MemoryLimits::read(&SystemRoot::default()).limit_bytes,
         asked_bytes,

@@ -31,6 +31,7 @@ pub(crate) fn layer(
         }
         delivery.begin_demand(step.step, step.layer, step.experts);
     }
+    let before = tier.snapshot();
     let mut adopting = tier.begin(step.layer, step.experts)?;
     loop {
         let more = adopting.wait().context("a demand read")?;
@@ -45,7 +46,7 @@ pub(crate) fn layer(
     }
     let adopted = adopting.finish()?;
     if let Some(delivery) = delivery {
-        delivery.demanded();
+        delivery.demanded((tier.snapshot() - before).adopt_ns);
     }
     spin(compute);
     drop(adopted);

@@ -10,6 +10,7 @@ use crate::Settings;
 use crate::measure::{Arm, Sample, Turns};
 use crate::pressure::{EXTRA_BYTES, POOL, SLOTS, scope};
 use crate::report::{Bar, Better, Row};
+use crate::stats::Spread;
 use anyhow::{Context, Result, bail, ensure};
 use child::{COMPUTE, NONE, ORACLE, Outcome, PILOT, WAYS, WRONG, WRONG_UNGATED};
 use engine_example::replay::run_cell;
@@ -19,7 +20,9 @@ use std::cell::RefCell;
 use std::process::Command;
 
 /// Tokens in which the cache fills and the gate counts, and all of them.
-const TOKENS: (usize, usize) = (12, 36);
+const TOKENS: (usize, usize) = (12, 26);
+/// Rounds in which an arm takes part that no bar is about.
+const SHOWN_ROUNDS: usize = 2;
 const QUICK_TOKENS: (usize, usize) = (10, 14);
 
 pub(crate) fn run(settings: &Settings) -> Result<(Vec<Row>, Vec<Bar>)> {
@@ -38,9 +41,11 @@ pub(crate) fn run(settings: &Settings) -> Result<(Vec<Row>, Vec<Bar>)> {
     );
     let large = large::turns(settings)?;
     let mut rows = large.rows(large::NONE);
-    let turns = match scope(limit) {
-        Ok(_) => Some(walled(settings, &files, limit, tokens, &workload, &mut rows)?),
-        Err(error) => {
+    // Whether a group can be had at all, before any arm depends on it.
+    let refused = scope(limit).err();
+    let turns = match refused {
+        None => Some(walled(settings, &files, limit, tokens, &workload, &mut rows)?),
+        Some(error) => {
             let why = error.to_string();
             rows.extend(WAYS.iter().map(|way| Row::skipped(&workload, way.name, &why)));
             None
@@ -56,13 +61,13 @@ fn walled(
     tokens: (usize, usize),
     workload: &str,
     rows: &mut Vec<Row>,
-) -> Result<Turns> {
+) -> Result<Paired> {
     let pool = POOL.open(&settings.dir)?;
     let outcomes = RefCell::new(vec![Vec::new(); WAYS.len()]);
     let turn = |arm: usize| {
         let outcome = turn(&pool, arm, files, limit, tokens)?;
         let sample = Sample {
-            value: outcome.seconds * 1e3 / outcome.tokens as f64,
+            value: outcome.mean_ms(),
             asked_bytes: outcome.asked_bytes,
             device_bytes: outcome.device_bytes,
             process_bytes: outcome.process_bytes,
@@ -73,10 +78,13 @@ fn walled(
         Ok(sample)
     };
     let turn = &turn;
-    let arms = WAYS
-        .iter()
-        .enumerate()
-        .map(|(number, way)| Arm::new(way.name, way.channel, move || turn(number)));
+    let arms = WAYS.iter().enumerate().map(|(number, way)| {
+        let mut arm = Arm::new(way.name, way.channel, move || turn(number));
+        if !way.judged() && !settings.every_arm {
+            arm.most = SHOWN_ROUNDS;
+        }
+        arm
+    });
     let turns = Turns::take_cold(workload, "ms", arms.collect(), settings.rounds)?;
     let mut found = turns.rows(NONE);
     for (row, outcomes) in found.iter_mut().zip(outcomes.borrow().iter()) {
@@ -85,7 +93,7 @@ fn walled(
         row.notes.extend(notices.last().cloned());
     }
     rows.extend(found);
-    Ok(turns)
+    Ok(Paired(outcomes.into_inner()))
 }
 
 /// What the last turn of an arm counted.
@@ -97,8 +105,8 @@ fn describe(outcome: &Outcome) -> String {
         let settled = told.worker.settled;
         text += &format!(
             "; plans: {} submitted, {} overwritten, {} completed, {} stale, {} withheld; hints: \
-             {} ({} warm, {} late, {} stale, {} beyond the budget), {} MiB brought, {} MiB used, \
-             {} MiB wasted",
+             {} ({} warm, {} overtaken, {} stale, {} beyond the budget), {} MiB brought, {} MiB used \
+             ({} experts late), {} MiB wasted",
             plans.submitted,
             plans.overwritten,
             plans.completed,
@@ -111,20 +119,34 @@ fn describe(outcome: &Outcome) -> String {
             hints.unaffordable_hints,
             hints.brought_bytes >> 20,
             settled.used_bytes >> 20,
+            settled.late_experts,
             settled.wasted_bytes >> 20
         );
     }
     text
 }
 
-fn bars(turns: Option<&Turns>, large: &Turns) -> Vec<Bar> {
-    let ratio = |arm: &str| turns.and_then(|turns| turns.ratio(arm, NONE));
+/// Outcomes by arm and round.
+struct Paired(Vec<Vec<Outcome>>);
+
+impl Paired {
+    /// Median over all rounds and tokens of an arm's time for a token divided by that without
+    /// hints for the same token in the same round: a pause of the machine hits few of them.
+    fn ratio(&self, arm: &str) -> Option<f64> {
+        let of = |name: &str| WAYS.iter().position(|way| way.name == name).map(|i| &self.0[i]);
+        let pairs = of(arm)?.iter().zip(of(NONE)?);
+        let tokens = pairs.flat_map(|(arm, none)| arm.seconds.iter().zip(&none.seconds));
+        Spread::of(tokens.map(|(arm, none)| arm / none)).map(|spread| spread.median)
+    }
+}
+
+fn bars(turns: Option<&Paired>, large: &Turns) -> Vec<Bar> {
+    let ratio = |arm: &str| turns.and_then(|turns| turns.ratio(arm));
     let gain = |arm: &str| ratio(arm).map(|ratio| 1.0 - ratio);
     // Where an oracle wins nothing there is nothing to have a share of.
     let share = gain(PILOT).zip(gain(ORACLE).filter(|gain| *gain > 0.0));
     let share = share.map(|(pilot, oracle)| pilot / oracle);
     let clipped = large.ratio(large::SINGLE, large::PIECES);
-    // Far from the clip there would be nothing to see.
     let wrong = Bar::new("prefetch: all wrong, gate / none", ratio(WRONG), 1.01, Better::Lower);
     let open = Bar::new(
         "prefetch: all wrong, no gate / none (shown: what the gate is for)",
@@ -165,6 +187,6 @@ fn turn(
     let outcome: Outcome = serde_json::from_slice(&ran.output)
         .with_context(|| format!("{name}: {}", String::from_utf8_lossy(&ran.output)))?;
     ensure!(outcome.limit_bytes == Some(limit), "{name}: limited to {:?}", outcome.limit_bytes);
-    eprintln!("{name}: {:.1} ms a token", outcome.seconds * 1e3 / outcome.tokens as f64);
+    eprintln!("{name}: {:.1} ms a token", outcome.mean_ms());
     Ok(outcome)
 }

@@ -88,8 +88,11 @@ fn write(path: &Path, header: &TraceHeader, predictor: &str, plans: &[Plan]) -> 
     Ok(writer.finish()?)
 }
 
-/// What made a file's plans, and the plans by pass and layer.
-pub(crate) fn read(path: &Path) -> Result<(String, HashMap<(u64, u16), Plan>)> {
+/// Plans by the pass and layer that they are for.
+pub(crate) type ByPlace = HashMap<(u64, u16), Plan>;
+
+/// What made a file's plans, and the plans.
+pub(crate) fn read(path: &Path) -> Result<(String, ByPlace)> {
     let reader = PlanReader::open(path)?;
     let predictor = reader.header().predictor.clone();
     let plans = reader.map(|plan| plan.map(|plan| ((plan.step(), plan.layer()), plan)));
