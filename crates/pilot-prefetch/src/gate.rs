@@ -15,9 +15,9 @@
 //! p > p* = w / (w + idle)   with   w = c + d (1 - idle)
 //! ```
 //!
-//! Measured by `tier-bench prefetch` (a quarter of the pool in memory, `idle` 0.58): a wrong read
-//! cost 0.53 of its own time, a right one won 0.5 to 0.7; `c` 0.3 and `d` 0.25 lie on the side of
-//! the hints, since hints for what is there already cost nothing and count here.
+//! `c` and `d` are set by hand, from two rounds of `tier-bench prefetch` (a quarter of the pool in
+//! memory, `idle` about 0.58), in which a wrong read seemed to cost 0.53 of its own time and a
+//! right one to win 0.5 to 0.7: a lead, not a calibration.
 //!
 //! Hysteresis: a layer is switched on above `p* + margin` and off below `p* - margin`, each judged
 //! over a whole window; each time that it has to be switched off again soon, it stays off twice as
