@@ -11,6 +11,7 @@ mod instructions;
 mod machine;
 mod measure;
 mod pools;
+mod prefetch;
 mod pressure;
 mod report;
 mod simulate;
@@ -53,6 +54,8 @@ enum Command {
     Admission(Both),
     /// A real trace in a quarter of its memory against exact LRU; with --definition a campaign.
     Pressure(Both),
+    /// Hints of a predictor, an oracle and a liar, by every way of giving them.
+    Prefetch(Options),
     /// A campaign over capacities: time and bytes against memory.
     Sweep(Both),
     /// A campaign over arms at equal enforced memory.
@@ -71,6 +74,9 @@ enum Command {
     /// The balloon of a campaign, started by it.
     #[command(hide = true, name = BALLOON_COMMAND)]
     ReplayBalloon { bytes: u64 },
+    /// One arm of `prefetch`, started by it.
+    #[command(hide = true)]
+    PrefetchChild { pool: PathBuf, arm: usize, plans: PathBuf, warm: usize, tokens: usize },
     /// One arm of `pressure`, started by it.
     #[command(hide = true)]
     PressureChild { pool: PathBuf, arm: usize, places: usize, tokens: usize },
@@ -101,9 +107,13 @@ struct Options {
     /// Less of everything: shows that it runs, proves nothing.
     #[arg(long)]
     quick: bool,
-    /// `pressure`: losing arms in every round, not only in the first. Twice the time.
+    /// `pressure`: and `prefetch`: losing arms in every round, not only in the first. Twice the time.
     #[arg(long)]
     every_arm: bool,
+    /// `prefetch`: a plan file of the OLMoE trace to be replayed as PILOT's, instead of one that
+    /// is made up at a recall of 0.65.
+    #[arg(long)]
+    plan: Option<PathBuf>,
 }
 
 /// What a bench is told.
@@ -113,6 +123,7 @@ pub(crate) struct Settings {
     pub(crate) dir: PathBuf,
     pub(crate) quick: bool,
     pub(crate) every_arm: bool,
+    pub(crate) plan: Option<PathBuf>,
 }
 
 impl Settings {
@@ -129,7 +140,8 @@ fn bench(name: &'static str, options: &Options, default_rounds: usize, run: Benc
     std::fs::create_dir_all(&options.dir)
         .with_context(|| format!("--dir {}", options.dir.display()))?;
     let Options { quick, every_arm, .. } = *options;
-    let settings = Settings { rounds, dir: options.dir.clone(), quick, every_arm };
+    let (dir, plan) = (options.dir.clone(), options.plan.clone());
+    let settings = Settings { rounds, dir, quick, every_arm, plan };
     let machine = Machine::probe(&settings.dir)?;
     let (rows, bars) = run(&settings)?;
     let mut lines = vec![format!("{rounds} rounds in balanced order, ratios inside a round")];
@@ -177,6 +189,10 @@ fn run(command: &Command) -> Result<()> {
         Command::ReplayBalloon { bytes } => {
             hold_balloon(*bytes, io::stdin().lock(), io::stdout().lock())
                 .with_context(|| format!("{bytes} bytes cannot be locked"))
+        }
+        Command::Prefetch(options) => bench("prefetch", options, 5, prefetch::run),
+        Command::PrefetchChild { pool, arm, plans, warm, tokens } => {
+            prefetch::child::run(pool, *arm, plans, *warm, *tokens)
         }
         Command::Ffn(options) => bench("ffn", options, 7, ffn::run),
         Command::Simulate(options) => bench("simulate", options, 3, simulate::run),
