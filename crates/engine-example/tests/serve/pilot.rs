@@ -53,13 +53,16 @@ fn tokens_and_routes(engine: &mut Engine, prompt: &[u32]) -> (Vec<u32>, Vec<u8>)
 fn no_predictor_changes_a_token_or_a_route() {
     for name in FIXTURES {
         let (prompt, _) = golden(name);
-        let mut engine = open(&fixture(name), &options(Admission::Admit, 2));
-        let plain = tokens_and_routes(&mut engine, &prompt);
+        // A trace numbers an engine's passes from its first: each run has an engine of its own.
+        let fresh = || open(&fixture(name), &options(Admission::Admit, 2));
+        let plain = tokens_and_routes(&mut fresh(), &prompt);
+        let mut engine = fresh();
         let fit = fit(&mut engine, &prompt);
         let layers = engine.routers(None).unwrap().places().len();
         for kind in PredictorKind::ALL {
             for depth in 1..layers.min(3) {
                 let config = PilotConfig { depth, ..PilotConfig::new(kind) };
+                let mut engine = fresh();
                 let routers = engine.routers(Some(Arc::clone(&fit))).unwrap();
                 let pilot = Pilot::new(routers, config).unwrap();
                 engine.set_pilot(Some(pilot.advised_by(engine.tier()).unwrap()));
