@@ -9,6 +9,7 @@ mod hit;
 mod machine;
 mod measure;
 mod pools;
+mod prefetch;
 mod pressure;
 mod report;
 mod simulate;
@@ -48,10 +49,15 @@ enum Command {
     Admission(Options),
     /// A real trace in a quarter of its memory against exact LRU.
     Pressure(Options),
+    /// Hints of a predictor, an oracle and a liar, by every way of giving them.
+    Prefetch(Options),
     /// Expert arithmetic against a plain read of the weights.
     Ffn(Options),
     /// Accesses a second through every replacement policy.
     Simulate(Options),
+    /// One arm of `prefetch`, started by it.
+    #[command(hide = true)]
+    PrefetchChild { pool: PathBuf, arm: usize, plans: PathBuf, warm: usize, tokens: usize },
     /// One arm of `pressure`, started by it.
     #[command(hide = true)]
     PressureChild { pool: PathBuf, arm: usize, places: usize, tokens: usize },
@@ -71,9 +77,13 @@ struct Options {
     /// Less of everything: shows that it runs, proves nothing.
     #[arg(long)]
     quick: bool,
-    /// `pressure`: losing arms in every round, not only in the first. Twice the time.
+    /// `pressure`: and `prefetch`: losing arms in every round, not only in the first. Twice the time.
     #[arg(long)]
     every_arm: bool,
+    /// `prefetch`: a plan file of the OLMoE trace to be replayed as PILOT's, instead of one that
+    /// is made up at a recall of 0.65.
+    #[arg(long)]
+    plan: Option<PathBuf>,
 }
 
 /// What a bench is told.
@@ -83,6 +93,7 @@ pub(crate) struct Settings {
     pub(crate) dir: PathBuf,
     pub(crate) quick: bool,
     pub(crate) every_arm: bool,
+    pub(crate) plan: Option<PathBuf>,
 }
 
 impl Settings {
@@ -99,7 +110,8 @@ fn bench(name: &'static str, options: &Options, default_rounds: usize, run: Benc
     std::fs::create_dir_all(&options.dir)
         .with_context(|| format!("--dir {}", options.dir.display()))?;
     let Options { quick, every_arm, .. } = *options;
-    let settings = Settings { rounds, dir: options.dir.clone(), quick, every_arm };
+    let (dir, plan) = (options.dir.clone(), options.plan.clone());
+    let settings = Settings { rounds, dir, quick, every_arm, plan };
     let machine = Machine::probe(&settings.dir)?;
     let (rows, bars) = run(&settings)?;
     let mut lines = vec![format!("{rounds} rounds in balanced order, ratios inside a round")];
@@ -116,6 +128,10 @@ fn run(command: &Command) -> Result<()> {
         Command::Fill(options) => bench("fill", options, 11, fill::run),
         Command::Admission(options) => bench("admission", options, 7, admission::run),
         Command::Pressure(options) => bench("pressure", options, 5, pressure::run),
+        Command::Prefetch(options) => bench("prefetch", options, 5, prefetch::run),
+        Command::PrefetchChild { pool, arm, plans, warm, tokens } => {
+            prefetch::child::run(pool, *arm, plans, *warm, *tokens)
+        }
         Command::Ffn(options) => bench("ffn", options, 7, ffn::run),
         Command::Simulate(options) => bench("simulate", options, 3, simulate::run),
         Command::PressureChild { pool, arm, places, tokens } => {

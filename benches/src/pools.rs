@@ -48,7 +48,7 @@ impl Spec {
         Self { name, layout, layers: 1, experts, expert_bytes }
     }
 
-    fn total_bytes(&self) -> u64 {
+    pub(crate) fn total_bytes(&self) -> u64 {
         self.expert_bytes as u64 * u64::from(self.layers) * u64::from(self.experts)
     }
 

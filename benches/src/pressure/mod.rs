@@ -2,7 +2,7 @@
 //! exact LRU.
 
 pub(crate) mod child;
-mod trace;
+pub(crate) mod trace;
 
 use crate::Settings;
 use crate::measure::{Arm, Sample, Turns};
@@ -18,7 +18,7 @@ use std::cell::RefCell;
 use std::process::Command;
 
 /// 1,024 experts of exactly one 2 MiB window.
-const POOL: Spec = Spec {
+pub(crate) const POOL: Spec = Spec {
     name: "pressure",
     layout: Layout::Packed,
     layers: trace::LAYERS,
@@ -26,9 +26,9 @@ const POOL: Spec = Spec {
     expert_bytes: 2 << 20,
 };
 /// A quarter of the pool.
-const SLOTS: usize = 256;
+pub(crate) const SLOTS: usize = 256;
 /// For the process itself, and the buffer that an arena reads into before it gives one up.
-const EXTRA_BYTES: u64 = 24 << 20;
+pub(crate) const EXTRA_BYTES: u64 = 24 << 20;
 
 pub(crate) fn run(settings: &Settings) -> Result<(Vec<Row>, Vec<Bar>)> {
     let pool = POOL.open(&settings.dir)?;
@@ -137,7 +137,7 @@ fn turn(pool: &Pool, arm: usize, limit: u64, tokens: usize) -> Result<(Sample, u
     Ok((sample, outcome.resident_bytes))
 }
 
-fn scope(limit: u64) -> Result<MemoryScope, Unavailable> {
+pub(crate) fn scope(limit: u64) -> Result<MemoryScope, Unavailable> {
     let name = format!("tier-bench-{}", std::process::id());
     MemoryScope::create(&name, limit, &SystemRoot::default())
 }

@@ -3,7 +3,7 @@
 use anyhow::{Context, Result};
 use router_trace::format::{OpenOptions, open_bytes};
 use router_trace::simulate::{HitCurve, Replay, Window};
-use router_trace::{Accesses, Demand, LayerPass, TraceError};
+use router_trace::{Accesses, Demand, LayerPass, TraceError, TraceHeader};
 
 /// OLMoE, 299 tokens; see `data/README.md`.
 const OLMOE: &[u8] = include_bytes!("../../data/olmoe_299.jsonl");
@@ -13,6 +13,13 @@ pub(crate) const EXPERTS: u16 = 64;
 
 /// The accesses of the first `tokens` tokens, in the order token, layer, expert.
 pub(crate) fn olmoe(tokens: usize) -> Result<Accesses> {
+    let (header, passes) = passes(tokens)?;
+    let passes = passes.into_iter().map(Ok);
+    Ok(Accesses::from_passes(&header, passes, Demand::EachToken)?)
+}
+
+/// Its header and the passes of its first `tokens` tokens.
+pub(crate) fn passes(tokens: usize) -> Result<(TraceHeader, Vec<LayerPass>)> {
     let mut options = OpenOptions::default();
     options.shape.n_experts = Some(EXPERTS);
     let reader = open_bytes(OLMOE, &options).context("the trace of OLMoE")?;
@@ -20,7 +27,7 @@ pub(crate) fn olmoe(tokens: usize) -> Result<Accesses> {
     let first = |pass: &Result<LayerPass, TraceError>| {
         pass.as_ref().map_or(true, |pass| pass.info.step < tokens as u64)
     };
-    Ok(Accesses::from_passes(&header, reader.take_while(first), Demand::EachToken)?)
+    Ok((header, reader.take_while(first).collect::<Result<_, _>>()?))
 }
 
 /// What is scored: the last 60 % of the tokens, after 40 % that warm.

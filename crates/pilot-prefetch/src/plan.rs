@@ -57,6 +57,13 @@ impl Plan {
         self.hints.truncate(width.min(MAX_WIDTH));
     }
 
+    /// Takes hints that are in order already: the likeliest first, each expert once. What is more
+    /// than [`MAX_WIDTH`] is left out.
+    pub(crate) fn set_ranked(&mut self, hints: impl IntoIterator<Item = Hint>) {
+        self.hints.clear();
+        self.hints.extend(hints.into_iter().take(MAX_WIDTH));
+    }
+
     /// Becomes the `width` likeliest hints of `other`, without touching the heap.
     pub fn copy_first(&mut self, other: &Self, width: usize) {
         self.restart(other.step, other.layer);

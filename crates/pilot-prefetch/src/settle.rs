@@ -1,7 +1,7 @@
 //! Used or wasted: what advice has brought, held against what its layer demanded.
 
 use router_trace::ExpertId;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
 /// Demands that are remembered: what comes later than so many layers after its own counts as
@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 const REMEMBERED: usize = 8;
 
 /// What became of the bytes that advice brought.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Settled {
     /// Bytes of experts that the layer then demanded.
     pub used_bytes: u64,
@@ -19,6 +19,10 @@ pub struct Settled {
     pub used_experts: u64,
     /// Of the latter.
     pub wasted_experts: u64,
+    /// Of the used experts, those that their demand found unfinished: they were advised too late.
+    pub late_experts: u64,
+    /// Bytes of these that were left to demand.
+    pub late_bytes: u64,
     /// Bytes of which nobody can say: their layer was never demanded, or long ago.
     pub unknown_bytes: u64,
 }
@@ -29,6 +33,8 @@ pub(crate) struct Brought {
     pub(crate) step: u64,
     pub(crate) id: ExpertId,
     pub(crate) bytes: u64,
+    /// Bytes of it that were still missing when the advice ended.
+    pub(crate) left: u64,
 }
 
 /// What a layer demanded.
@@ -85,6 +91,8 @@ impl Outcomes {
                 Some(truth) if truth.experts.contains(&found.id.index) => {
                     settled.used_bytes += found.bytes;
                     settled.used_experts += 1;
+                    settled.late_experts += u64::from(found.left > 0);
+                    settled.late_bytes += found.left;
                 }
                 Some(_) => {
                     settled.wasted_bytes += found.bytes;
@@ -108,7 +116,12 @@ mod tests {
     use super::*;
 
     fn brought(step: u64, layer: u16, index: u16) -> Brought {
-        Brought { step, id: ExpertId::new(layer, index), bytes: 10 + u64::from(index) }
+        Brought {
+            step,
+            id: ExpertId::new(layer, index),
+            bytes: 10 + u64::from(index),
+            left: u64::from(index % 3),
+        }
     }
 
     #[test]
@@ -127,6 +140,7 @@ mod tests {
         assert_eq!(all, []);
         let settled = outcomes.settled();
         assert_eq!((settled.used_experts, settled.wasted_experts), (3, 1));
+        assert_eq!((settled.late_experts, settled.late_bytes), (1, 2), "of experts 2, 6 and 9");
         assert_eq!(settled.unknown_bytes, 0);
     }
 

@@ -13,7 +13,7 @@ use loom::{
     sync::{Arc, Mutex, MutexGuard},
     thread,
 };
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::sync::TryLockError;
 #[cfg(not(loom))]
 use std::{
@@ -29,7 +29,7 @@ const FRESH: u8 = 0b100;
 
 /// What became of the plans that were posted. Each of them is, in the end, overwritten, taken or
 /// left behind at the close; each that was taken is completed or stale.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct SlotCounts {
     /// Plans that were posted.
     pub submitted: u64,

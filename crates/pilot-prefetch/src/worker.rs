@@ -6,7 +6,7 @@ use crate::slot::{self, Counts, Poster, SlotCounts, Taken, Taker};
 use expert_tier::{AdviceEnd, AdviceForm, Advised, Advisor, Notice, TierError};
 use parking_lot::Mutex;
 use router_trace::ExpertId;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -75,7 +75,7 @@ impl Advise for Yielding {
 }
 
 /// How many bytes one plan may have read.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ByteBudget {
     /// What the device brings between two posts, both measured while decoding.
@@ -88,7 +88,7 @@ pub enum ByteBudget {
 }
 
 /// How a [`Worker`] works. Plain data.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct WorkerConfig {
     /// How hints are given.
     pub form: AdviceForm,
@@ -134,7 +134,7 @@ pub enum WorkerError {
 macro_rules! counters {
     ($($(#[doc = $doc:literal])+ $name:ident),+ $(,)?) => {
         /// What the worker's hints did so far. Bytes are those of whole pages.
-        #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+        #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
         pub struct HintCounts { $($(#[doc = $doc])+ pub $name: u64),+ }
 
         #[derive(Debug, Default)]
@@ -181,7 +181,7 @@ counters! {
 }
 
 /// All that a worker knows of itself.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct WorkerSnapshot {
     /// Its plans.
     pub plans: SlotCounts,
@@ -355,7 +355,7 @@ impl<A: Advise> Run<A> {
             if told.asked_bytes > 0 {
                 experts += 1;
                 add(&counters.advised_hints, 1);
-                common.brought(plan.step(), id, told.brought_bytes);
+                common.brought(plan.step(), id, &told);
             }
             match told.end {
                 AdviceEnd::Done => {}
@@ -420,14 +420,13 @@ impl<A: Advise> Run<A> {
 }
 
 impl Common {
-    fn brought(&self, step: u64, id: ExpertId, bytes: u64) {
-        if bytes > 0 {
-            let brought = Brought { step, id, bytes };
-            let mut all = self.settle.lock();
-            // Nobody settles: do not grow for ever.
-            if all.len() < MAX_WIDTH * 8 {
-                all.push(brought);
-            }
+    fn brought(&self, step: u64, id: ExpertId, told: &Advised) {
+        let bytes = told.brought_bytes;
+        let left = told.expert_bytes.saturating_sub(told.already_bytes + bytes);
+        let mut all = self.settle.lock();
+        // Nobody settles: do not grow for ever.
+        if all.len() < MAX_WIDTH * 8 {
+            all.push(Brought { step, id, bytes, left });
         }
     }
 }

@@ -138,6 +138,7 @@ fn a_demand_ends_the_plan_and_late_hints_are_told() {
     worker.begin_demand(1, 3, &[0]);
     let settled = worker.snapshot().settled;
     assert_eq!((settled.used_bytes, settled.wasted_bytes), (KIB, KIB));
+    assert_eq!((settled.late_experts, settled.late_bytes), (1, 3 * KIB));
     assert_eq!(told.try_iter().count(), 0);
 }
 

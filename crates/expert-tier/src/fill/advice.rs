@@ -127,6 +127,10 @@ pub(crate) fn bring(
 /// Read a whole 2 MiB folio and map it: `MADV_RANDOM` around the read keeps the fault from reading
 /// the next window too. Another thread may do the same to the same range at the same time: the
 /// folio is then in the page cache, and whose `MADV_NORMAL` comes first makes no difference.
+///
+/// The folio stays mapped, for advice as well: unmapped again (so that what nobody demands would
+/// be evicted first), its first fault reads the next window too, and a layer pipeline with an
+/// oracle's hints took 1.14 of the time without hints instead of 0.68.
 pub(super) fn window(mapping: &Mapping, piece: &Piece) -> io::Result<()> {
     let random = advise(mapping, Advice::Random, piece);
     let filled = random.and_then(|()| advise(mapping, Advice::PopulateRead, piece));
