@@ -76,9 +76,10 @@ impl Experts {
     /// # Errors
     /// A demand read that failed, or weights that do not fit the config.
     pub fn run(&mut self, call: &MoeCall<'_>, out: &mut [f32]) -> Result<(), EngineError> {
+        let before = self.tier.snapshot();
         if let Some(pilot) = &mut self.pilot {
             // Before the wait: its plan has the layer's time.
-            pilot.routed(call, self.phase, self.tier.snapshot().cold_experts);
+            pilot.routed(call, self.phase, before.cold_experts);
         }
         // Ascending by expert: a prompt touches each expert once a pass, and sums in the same
         // order as its tokens would one by one.
@@ -109,6 +110,9 @@ impl Experts {
             adopting.finish()?; // before anyone uses the sums
         }
         sum.finish(out);
+        if let Some(pilot) = &mut self.pilot {
+            pilot.demanded((self.tier.snapshot() - before).adopt_ns);
+        }
         self.record(call);
         Ok(())
     }

@@ -131,34 +131,32 @@ impl Scorecard {
     /// Counts a plan against what its layer chose; an empty plan as unscored.
     pub fn score(&mut self, plan: &Plan, truth: &Route) {
         debug_assert_eq!(plan.layer(), truth.layer());
-        let top_k = self.top_k;
-        let Some(scores) = self.layer(truth.layer()) else { return };
+        let Self { top_k, layers, reliability, .. } = self;
+        let at = layers.binary_search_by_key(&truth.layer(), |score| score.layer);
+        let Ok(at) = at else { return };
+        let scores = &mut layers[at].scores;
         if plan.hints().is_empty() {
             scores.unscored += 1;
             return;
         }
         scores.rows += 1;
         scores.chosen += truth.experts().len() as u64;
-        let mut hits = 0;
-        let mut width = 0;
+        let (mut hits, mut width) = (0, 0);
         for (at, hint) in plan.hints().iter().enumerate() {
-            let hit = truth.experts().contains(&hint.expert);
-            while width < WIDTHS.len() && at == WIDTHS[width] * top_k {
+            while width < WIDTHS.len() && at == WIDTHS[width] * *top_k {
                 scores.close(width, at, hits);
                 width += 1;
             }
-            hits += u64::from(hit);
+            let hit = u64::from(truth.experts().contains(&hint.expert));
+            hits += hit;
+            let tenth = (hint.probability * PROBABILITIES as f32) as usize;
+            let range = &mut reliability[tenth.min(PROBABILITIES - 1)];
+            range.hints += 1;
+            range.expected += f64::from(hint.probability);
+            range.hits += hit;
         }
         for width in width..WIDTHS.len() {
             scores.close(width, plan.hints().len(), hits);
-        }
-        for hint in plan.hints() {
-            let range = ((f64::from(hint.probability) * PROBABILITIES as f64) as usize)
-                .min(PROBABILITIES - 1);
-            let range = &mut self.reliability[range];
-            range.hints += 1;
-            range.expected += f64::from(hint.probability);
-            range.hits += u64::from(truth.experts().contains(&hint.expert));
         }
     }
 

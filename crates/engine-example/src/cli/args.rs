@@ -160,9 +160,12 @@ pub(crate) struct GenerateArgs {
     #[arg(long)]
     pub(crate) cold: bool,
     /// Guess the experts of layers to come, and score the guesses:
-    /// none, repeat, transition, lookahead, fitted or blend, with [,depth=N][,width=N]
+    /// none, repeat, transition, lookahead, fitted or blend; then ,depth=N and ,width=N if wanted
     #[arg(long, value_name = "PREDICTOR")]
     pub(crate) pilot: Option<PilotConfig>,
+    /// Write the guesses as a plan file, gzip if it ends in .gz (writing costs decode time)
+    #[arg(long, value_name = "FILE", requires = "pilot")]
+    pub(crate) pilot_plan: Option<PathBuf>,
     /// Export the tier's counters as Prometheus text at this address meanwhile (HOST:PORT)
     #[arg(long, value_name = "ADDR")]
     pub(crate) metrics: Option<String>,

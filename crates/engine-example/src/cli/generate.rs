@@ -10,12 +10,17 @@ use engine_example::pilot::{Pilot, PilotScores};
 use engine_example::{EngineError, GenerateOptions, Generation, Stop, Usage};
 use expert_tier::observe::SystemRoot;
 use expert_tier::{AutoChoice, DemandConfig, DemandReport, Residency};
-use pilot_prefetch::predict::PredictorKind;
-use pilot_prefetch::{HintBytes, Scorecard, WorkerSnapshot};
+use parking_lot::Mutex;
+use pilot_prefetch::predict::{PilotConfig, PredictorKind};
+use pilot_prefetch::{
+    DeliverySnapshot, HintBytes, Plan, PlanFileError, PlanHeader, PlanWriter, Scorecard,
+};
+use router_trace::TraceHeader;
 use serde::Serialize;
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 /// Everything `--json` says.
 #[derive(Debug, Serialize)]
@@ -53,8 +58,8 @@ pub(crate) struct PilotReport {
     pub(crate) delivery: HintBytes,
     /// Plans that were not handed over, since no expert had been missing for a while.
     pub(crate) rested_plans: u64,
-    /// The worker's own counters; `null` without one.
-    pub(crate) worker: Option<WorkerSnapshot>,
+    /// Counters of worker and gate; `null` without them.
+    pub(crate) delivered: Option<DeliverySnapshot>,
 }
 
 pub(crate) fn run(args: &GenerateArgs) -> Result<ExitCode> {
@@ -73,16 +78,14 @@ pub(crate) fn run(args: &GenerateArgs) -> Result<ExitCode> {
         );
     }
     session.engine.tier().watch_demand(DemandConfig::default(), &SystemRoot::default())?;
-    if let Some(config) = args.pilot {
-        let fit = super::pilot::fit_beside(&session.dir)?;
-        let pilot = Pilot::new(session.engine.routers(fit)?, config)?;
-        let pilot = match config.predictor {
-            PredictorKind::None => pilot,
-            _ => pilot.advised_by(session.engine.tier())?,
-        };
-        session.engine.set_pilot(Some(pilot));
-    }
+    let plans = match args.pilot {
+        Some(config) => start_pilot(&mut session, config, args.pilot_plan.as_deref())?,
+        None => None,
+    };
     let report = generate(&mut session, &args.prompt, cold_start, !args.json)?;
+    if let Some(plans) = plans {
+        plans.lock().finish()?;
+    }
     if let Some(alert) = report.demand.as_ref().and_then(|demand| demand.alert.as_ref()) {
         warn(&alert.text);
     }
@@ -91,6 +94,49 @@ pub(crate) fn run(args: &GenerateArgs) -> Result<ExitCode> {
     }
     output::report(args.json, &report, |out| print_summary(&report, out))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Plans on their way to a file; the first error ends it.
+struct PlanLog(Option<Result<PlanWriter, PlanFileError>>);
+
+impl PlanLog {
+    fn write(&mut self, plan: &Plan) {
+        if let Some(Ok(writer)) = &mut self.0
+            && let Err(error) = writer.write(plan)
+        {
+            self.0 = Some(Err(error));
+        }
+    }
+
+    fn finish(&mut self) -> Result<()> {
+        Ok(self.0.take().map_or(Ok(()), |writer| writer?.finish())?)
+    }
+}
+
+/// Lets a predictor look ahead; its plans are written to `path` too, where there is one.
+fn start_pilot(
+    session: &mut Session,
+    config: PilotConfig,
+    path: Option<&Path>,
+) -> Result<Option<Arc<Mutex<PlanLog>>>> {
+    let fit = super::pilot::fit_beside(&session.dir)?;
+    let mut pilot = Pilot::new(session.engine.routers(fit)?, config)?;
+    let plans = path.map(|path| {
+        let TraceHeader { model_name, shape, .. } = session.engine.trace_header(String::new());
+        let header = PlanHeader::new(&model_name, &config.to_string(), shape);
+        Ok::<_, PlanFileError>(Arc::new(Mutex::new(PlanLog(Some(Ok(PlanWriter::create(
+            path, &header,
+        )?))))))
+    });
+    let plans = plans.transpose()?;
+    if let Some(plans) = plans.clone() {
+        pilot.on_plan(move |plan| plans.lock().write(plan));
+    }
+    if config.predictor != PredictorKind::None {
+        pilot = pilot.advised_by(session.engine.tier())?;
+    }
+    session.engine.set_pilot(Some(pilot));
+    Ok(plans)
 }
 
 /// Generate, streaming to standard output where `stream` asks for it.
@@ -240,7 +286,8 @@ fn print_admission(choice: &AutoChoice, out: &mut dyn Write) -> io::Result<()> {
 }
 
 fn pilot_report(pilot: &Pilot) -> PilotReport {
-    let worker = pilot.worker();
+    let delivered = pilot.delivery();
+    let worker = delivered.as_ref().map(|delivered| delivered.worker);
     let delivery = worker.map_or_else(HintBytes::default, |worker| HintBytes {
         early_bytes: Some(worker.settled.used_bytes),
         late_bytes: Some(worker.hints.late_bytes),
@@ -249,7 +296,7 @@ fn pilot_report(pilot: &Pilot) -> PilotReport {
         evicted_unread_bytes: None,
     });
     let rested_plans = pilot.rested_plans();
-    PilotReport { scores: pilot.scores(), delivery, rested_plans, worker }
+    PilotReport { scores: pilot.scores(), delivery, rested_plans, delivered }
 }
 
 fn print_pilot(pilot: &PilotReport, out: &mut dyn Write) -> io::Result<()> {
@@ -268,25 +315,34 @@ fn print_pilot(pilot: &PilotReport, out: &mut dyn Write) -> io::Result<()> {
         percent(predictor.calibration_error()),
     )?;
     predictor.print(out)?;
-    if let Some(worker) = &pilot.worker {
-        writeln!(
-            out,
-            "worker    {} plans ({} more spared: nothing was missing), {} overwritten, {} \
-             completed, {} stale; {} hints, {} warm, {} late; {} asked for, {} brought, {} failed",
-            worker.plans.submitted,
-            pilot.rested_plans,
-            worker.plans.overwritten,
-            worker.plans.completed,
-            worker.plans.stale,
-            worker.hints.hints,
-            worker.hints.warm_hints,
-            worker.hints.late_hints,
-            bytes(worker.hints.advised_bytes),
-            bytes(worker.hints.brought_bytes),
-            worker.hints.errors,
-        )?;
+    if let Some(delivered) = &pilot.delivered {
+        print_delivered(delivered, pilot.rested_plans, out)?;
     }
     pilot.delivery.print(out)
+}
+
+fn print_delivered(
+    delivered: &DeliverySnapshot,
+    rested_plans: u64,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    let (plans, hints) = (&delivered.worker.plans, &delivered.worker.hints);
+    writeln!(
+        out,
+        "worker    {} plans given, {} withheld by the gate, {rested_plans} spared (nothing was \
+         missing); {} overwritten, {} stale",
+        delivered.given_plans, delivered.withheld_plans, plans.overwritten, plans.stale,
+    )?;
+    writeln!(
+        out,
+        "hints     {}: {} warm, {} late, {} failed; {} asked for, {} brought",
+        hints.hints,
+        hints.warm_hints,
+        hints.late_hints,
+        hints.errors,
+        bytes(hints.advised_bytes),
+        bytes(hints.brought_bytes),
+    )
 }
 
 /// One line: what an exact LRU of the same memory would have read, and what was.

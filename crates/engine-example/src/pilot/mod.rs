@@ -17,7 +17,9 @@ use crate::error::EngineError;
 use crate::models::MoeCall;
 use expert_tier::{Notice, Tier};
 use pilot_prefetch::predict::{PilotConfig, Places};
-use pilot_prefetch::{Hint, Plan, Scorecard, Worker, WorkerConfig, WorkerSnapshot};
+use pilot_prefetch::{
+    Delivery, DeliverySnapshot, GateConfig, Hint, Plan, Scorecard, Worker, WorkerConfig,
+};
 use router_trace::{Phase, Route};
 
 /// Every so many tokens the control asks each layer's router about its own input.
@@ -37,9 +39,10 @@ pub struct Pilot {
     step: u64,
     guessed_tokens: u64,
     last_place: Option<usize>,
-    worker: Option<Worker>,
-    /// Experts that demand found missing and hints that read something, when last looked at.
-    needed: u64,
+    delivery: Option<Delivery>,
+    /// Experts that demand found missing, and hints that read something, when last looked at.
+    missed: u64,
+    advised: u64,
     awake_tokens: u64,
     rested_plans: u64,
     on_plan: Option<OnPlan>,
@@ -85,20 +88,25 @@ impl Pilot {
             step: 0,
             guessed_tokens: 0,
             last_place: None,
-            worker: None,
-            needed: 0,
+            delivery: None,
+            missed: 0,
+            advised: 0,
             awake_tokens: AWAKE_TOKENS,
             rested_plans: 0,
             on_plan: None,
         })
     }
 
-    /// The same with a worker that advises the kernel of the plans for `tier`.
+    /// The same with a worker that advises the kernel of the plans for `tier`, as far as a gate
+    /// lets each layer's through.
     ///
     /// # Errors
     /// No thread to be had.
     pub fn advised_by(mut self, tier: &Tier) -> Result<Self, EngineError> {
-        self.worker = Some(Worker::start(tier.advisor(), WorkerConfig::default())?);
+        let worker = Worker::start(tier.advisor(), WorkerConfig::default())?;
+        let places = self.routers.places();
+        let layers = places.layer(places.len() - 1).saturating_add(1);
+        self.delivery = Some(Delivery::gated(worker, layers, GateConfig::default()));
         Ok(self)
     }
 
@@ -120,14 +128,14 @@ impl Pilot {
 
     /// What became of the hints; `None` without a worker.
     #[must_use]
-    pub fn worker(&self) -> Option<WorkerSnapshot> {
-        self.worker.as_ref().map(Worker::snapshot)
+    pub fn delivery(&self) -> Option<DeliverySnapshot> {
+        self.delivery.as_ref().map(Delivery::snapshot)
     }
 
     /// What a person should know of how advice goes here.
     #[must_use]
     pub fn notices(&self) -> Vec<Notice> {
-        self.worker.as_ref().map_or_else(Vec::new, Worker::notices)
+        self.delivery.as_ref().map_or_else(Vec::new, Delivery::notices)
     }
 
     /// Plans that were scored but not handed over, since no expert had been missing for a while.
@@ -168,13 +176,13 @@ impl Pilot {
 
     fn guess(&mut self, place: usize, route: &Route, hidden: &[f32]) {
         let Self { lane, routers, step, on_plan, .. } = self;
-        let mut worker = self.worker.as_mut().filter(|_| self.awake_tokens > 0);
-        if let Some(worker) = &mut worker {
-            worker.begin_demand(*step, route.layer(), route.experts());
+        let mut delivery = self.delivery.as_mut().filter(|_| self.awake_tokens > 0);
+        if let Some(delivery) = &mut delivery {
+            delivery.begin_demand(*step, route.layer(), route.experts());
         }
         let Some(plan) = lane.routed(*step, place, route, hidden, routers) else { return };
-        match worker {
-            Some(worker) => worker.post(plan),
+        match delivery {
+            Some(delivery) => delivery.post(plan),
             None => self.rested_plans += 1,
         }
         if let Some(on_plan) = on_plan {
@@ -182,13 +190,26 @@ impl Pilot {
         }
     }
 
+    /// Called when the layer that routed last is done; `waited_ns` of it went by in adopting.
+    pub fn demanded(&mut self, waited_ns: u64) {
+        if let Some(delivery) = self.delivery.as_mut().filter(|_| self.awake_tokens > 0) {
+            delivery.demanded(waited_ns);
+        }
+    }
+
     /// Once a token: is anything missing that hints could bring, or did they just bring it?
     fn watch_need(&mut self, cold_experts: u64) {
-        let Some(worker) = &self.worker else { return };
-        let needed = cold_experts + worker.snapshot().hints.advised_hints;
-        self.awake_tokens =
-            if needed == self.needed { self.awake_tokens.saturating_sub(1) } else { AWAKE_TOKENS };
-        self.needed = needed;
+        let Some(delivery) = &self.delivery else { return };
+        if cold_experts > std::mem::replace(&mut self.missed, cold_experts) {
+            self.awake_tokens = AWAKE_TOKENS;
+        } else if self.awake_tokens == 1 {
+            // Perfect hints leave nothing missing: asked once before going to sleep, not always.
+            let advised = delivery.snapshot().worker.hints.advised_hints;
+            let brought = advised > std::mem::replace(&mut self.advised, advised);
+            self.awake_tokens = if brought { AWAKE_TOKENS } else { 0 };
+        } else {
+            self.awake_tokens = self.awake_tokens.saturating_sub(1);
+        }
     }
 }
 

@@ -6,6 +6,7 @@ use super::{FIXTURES, fixture, golden, greedy, open, options};
 use engine_example::pilot::{Fitter, Pilot};
 use engine_example::{Engine, EngineError};
 use expert_tier::Admission;
+use pilot_prefetch::PlanReader;
 use pilot_prefetch::fit::Fit;
 use pilot_prefetch::predict::{PilotConfig, PredictorKind};
 use router_trace::Recorder;
@@ -53,13 +54,16 @@ fn tokens_and_routes(engine: &mut Engine, prompt: &[u32]) -> (Vec<u32>, Vec<u8>)
 fn no_predictor_changes_a_token_or_a_route() {
     for name in FIXTURES {
         let (prompt, _) = golden(name);
-        let mut engine = open(&fixture(name), &options(Admission::Admit, 2));
-        let plain = tokens_and_routes(&mut engine, &prompt);
+        // A trace numbers an engine's passes from its first: each run has an engine of its own.
+        let fresh = || open(&fixture(name), &options(Admission::Admit, 2));
+        let plain = tokens_and_routes(&mut fresh(), &prompt);
+        let mut engine = fresh();
         let fit = fit(&mut engine, &prompt);
         let layers = engine.routers(None).unwrap().places().len();
         for kind in PredictorKind::ALL {
             for depth in 1..layers.min(3) {
                 let config = PilotConfig { depth, ..PilotConfig::new(kind) };
+                let mut engine = fresh();
                 let routers = engine.routers(Some(Arc::clone(&fit))).unwrap();
                 let pilot = Pilot::new(routers, config).unwrap();
                 engine.set_pilot(Some(pilot.advised_by(engine.tier()).unwrap()));
@@ -123,7 +127,11 @@ fn what_is_fitted_is_the_same_file_again_and_is_found_beside_the_model() {
     let ids = prompt.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
     let generate = ["generate", "--ids", &ids, "--max-tokens", "40", "--greedy", "--json"];
     let run = |more: &[&str]| json(&[&generate[..], &["--model", &model], more].concat());
-    let with = run(&["--pilot", "fitted,width=6"]);
+    let plans = path("plans.jsonl.gz");
+    let with = run(&["--pilot", "fitted,width=6", "--pilot-plan", &plans]);
+    let read: Vec<_> = PlanReader::open(Path::new(&plans)).unwrap().map(Result::unwrap).collect();
+    assert!(read.len() > 30, "{} plans", read.len());
+    assert!(read.iter().all(|plan| (1..=6).contains(&plan.hints().len())));
     assert_eq!(with["token_ids"], run(&[])["token_ids"]);
     assert_eq!(with["pilot"]["config"]["width"], 6);
     assert!(with["pilot"]["predictor"]["layers"][1]["rows"].as_u64().unwrap() > 30);

@@ -23,7 +23,7 @@ pub trait Score: Send {
     fn learn(&mut self, place: usize, truth: &Route, scored: bool);
 }
 
-/// A predictor made of a [`Score`]: the best scores, with calibrated probabilities.
+/// A predictor made of a score for every expert: the best ones, with calibrated probabilities.
 #[derive(Clone, Debug)]
 pub struct Ranked<S> {
     score: S,

@@ -19,7 +19,7 @@ pub struct Transition {
     depth: usize,
     /// The last route seen at each place.
     routes: Vec<Option<Route>>,
-    /// `[places, experts, slots]`: what followed an expert of that place.
+    /// `[places, experts, slots]`: what followed an expert of that place, the most frequent first.
     followers: Vec<Follower>,
     /// `[places, experts]`: how often it was chosen while somebody counted.
     chosen: Vec<u16>,
@@ -38,7 +38,7 @@ impl Transition {
     #[must_use]
     pub fn score(places: &Places, depth: usize) -> Self {
         let experts = places.len() * places.n_experts();
-        let slots = places.n_experts().min(MAX_FOLLOWERS);
+        let slots = places.n_experts().clamp(1, MAX_FOLLOWERS);
         Self {
             places: places.clone(),
             depth,
@@ -69,12 +69,13 @@ impl Transition {
         let slots = &mut self.followers[at * self.slots..][..self.slots];
         self.chosen[at] += 1;
         for &expert in to.experts() {
-            if let Some(known) =
-                slots.iter_mut().find(|slot| slot.expert == expert && slot.count > 0)
-            {
-                known.count += 1;
-            } else if let Some(rarest) = slots.iter_mut().min_by_key(|slot| slot.count) {
-                *rarest = Follower { expert, count: rarest.count + 1 };
+            let known = slots.iter().position(|slot| slot.expert == expert && slot.count > 0);
+            // The last is the rarest, or free: its count is the newcomer's allowance for the past.
+            let mut place = known.unwrap_or(slots.len() - 1);
+            slots[place] = Follower { expert, count: slots[place].count + 1 };
+            while place > 0 && slots[place - 1].count < slots[place].count {
+                slots.swap(place - 1, place);
+                place -= 1;
             }
         }
         if self.chosen[at] == HALVE_AT {
@@ -101,10 +102,11 @@ impl Score for Transition {
         for &from in route.iter().filter(|&&from| usize::from(from) < n_experts) {
             let at = source * n_experts + usize::from(from);
             let weight = over_chance / f32::from(self.chosen[at].max(1));
-            for slot in &self.followers[at * self.slots..][..self.slots] {
+            let followers = &self.followers[at * self.slots..][..self.slots];
+            for slot in followers.iter().take_while(|slot| slot.count > 0) {
                 if let Some(score) = scores.get_mut(usize::from(slot.expert)) {
                     *score += f32::from(slot.count) * weight;
-                    known |= slot.count > 0;
+                    known = true;
                 }
             }
         }
