@@ -56,7 +56,7 @@ pub(crate) struct PilotReport {
     pub(crate) scores: PilotScores,
     /// What became of the bytes that it asked for.
     pub(crate) delivery: HintBytes,
-    /// Plans that were not handed over, since no expert had been missing for a while.
+    /// Plans that were not made or not handed over, since no expert had been missing for a while.
     pub(crate) rested_plans: u64,
     /// Counters of worker and gate; `null` without them.
     pub(crate) delivered: Option<DeliverySnapshot>,

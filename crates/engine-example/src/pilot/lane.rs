@@ -67,6 +67,16 @@ impl Lane {
         self.predictor.observe(route);
     }
 
+    /// The layer at `place` chose `route`: scores the plan of it and learns, but guesses nothing.
+    pub fn skipped(&mut self, place: usize, route: &Route) {
+        if std::mem::take(&mut self.pending[place]) {
+            self.card.score(&self.plans[place], route);
+        } else {
+            self.card.unscored(route.layer());
+        }
+        self.predictor.observe(route);
+    }
+
     /// The layer at `place` chose `route` for the token of pass `step`, whose stream there is
     /// `hidden`: scores the plan of it and makes one of a later layer, `None` where nothing is
     /// predicted.
@@ -78,12 +88,7 @@ impl Lane {
         hidden: &[f32],
         routers: &mut Routers,
     ) -> Option<&Plan> {
-        if std::mem::take(&mut self.pending[place]) {
-            self.card.score(&self.plans[place], route);
-        } else {
-            self.card.unscored(route.layer());
-        }
-        self.predictor.observe(route);
+        self.skipped(place, route);
         let (target, tokens) = routers.places().ahead(place, self.config.depth);
         let layer = routers.places().layer(target);
         // A later token's stream is not known: nothing to look at.

@@ -130,11 +130,12 @@ fn what_is_fitted_is_the_same_file_again_and_is_found_beside_the_model() {
     let plans = path("plans.jsonl.gz");
     let with = run(&["--pilot", "fitted,width=6", "--pilot-plan", &plans]);
     let read: Vec<_> = PlanReader::open(Path::new(&plans)).unwrap().map(Result::unwrap).collect();
-    assert!(read.len() > 30, "{} plans", read.len());
+    // While nothing is missing most tokens are not guessed; the first are.
+    assert!(read.len() >= 16, "{} plans", read.len());
     assert!(read.iter().all(|plan| (1..=6).contains(&plan.hints().len())));
     assert_eq!(with["token_ids"], run(&[])["token_ids"]);
     assert_eq!(with["pilot"]["config"]["width"], 6);
-    assert!(with["pilot"]["predictor"]["layers"][1]["rows"].as_u64().unwrap() > 30);
+    assert!(with["pilot"]["predictor"]["layers"][1]["rows"].as_u64().unwrap() >= 15);
     assert_eq!(with["pilot"]["delivery"]["evicted_unread_bytes"], serde_json::Value::Null);
     fails(&["pilot", "fit", "--model", &model, "--json"], 1, &["which texts?"]);
     fails(&["pilot", "score", "--model", &model, "--ids", &two], 1, &["one domain, two"]);
