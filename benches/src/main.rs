@@ -76,7 +76,14 @@ enum Command {
     ReplayBalloon { bytes: u64 },
     /// One arm of `prefetch`, started by it.
     #[command(hide = true)]
-    PrefetchChild { pool: PathBuf, arm: usize, plans: PathBuf, warm: usize, tokens: usize },
+    PrefetchChild {
+        pool: PathBuf,
+        arm: usize,
+        plans: PathBuf,
+        warm: usize,
+        tokens: usize,
+        trace: Option<PathBuf>,
+    },
     /// One arm of `pressure`, started by it.
     #[command(hide = true)]
     PressureChild { pool: PathBuf, arm: usize, places: usize, tokens: usize },
@@ -191,8 +198,8 @@ fn run(command: &Command) -> Result<()> {
                 .with_context(|| format!("{bytes} bytes cannot be locked"))
         }
         Command::Prefetch(options) => bench("prefetch", options, 5, prefetch::run),
-        Command::PrefetchChild { pool, arm, plans, warm, tokens } => {
-            prefetch::child::run(pool, *arm, plans, *warm, *tokens)
+        Command::PrefetchChild { pool, arm, plans, warm, tokens, trace } => {
+            prefetch::child::run(pool, *arm, plans, (*warm, *tokens), trace.as_deref())
         }
         Command::Ffn(options) => bench("ffn", options, 7, ffn::run),
         Command::Simulate(options) => bench("simulate", options, 3, simulate::run),

@@ -3,7 +3,6 @@
 use super::decode::{self, Step};
 use super::plans::{self, Told};
 use crate::measure::Meter;
-use crate::pressure::trace;
 use anyhow::{Context, Result, bail};
 use expert_tier::observe::{MemoryLimits, SystemRoot};
 use expert_tier::{AdviceForm, Pool, Snapshot, Tier, TierConfig};
@@ -88,10 +87,17 @@ pub(crate) struct Outcome {
 }
 
 /// Waits for a line on standard input: then the parent has put us into the group.
-pub(crate) fn run(pool: &Path, arm: usize, plans: &Path, warm: usize, tokens: usize) -> Result<()> {
+pub(crate) fn run(
+    pool: &Path,
+    arm: usize,
+    plans: &Path,
+    (warm, tokens): (usize, usize),
+    trace: Option<&Path>,
+) -> Result<()> {
     let Some(way) = WAYS.get(arm) else { bail!("no arm {arm}") };
     io::stdin().lock().read_line(&mut String::new()).context("waiting for the parent")?;
-    let (header, passes) = trace::passes(tokens)?;
+    let (header, passes) = super::passes(trace, tokens)?;
+    let first = passes.first().map_or(0, |pass| pass.info.step);
     let tier = Tier::open(Pool::open(pool)?, TierConfig::default())?;
     let told = if way.told.is_some() { plans::read(plans)?.1 } else { HashMap::new() };
     let mut delivery = deliver(way, &tier, &header.shape.moe_layers)?;
@@ -109,7 +115,7 @@ pub(crate) fn run(pool: &Path, arm: usize, plans: &Path, warm: usize, tokens: us
     let (mut asked_bytes, mut checksum) = (0, 0);
     let mut seconds = Vec::with_capacity(tokens);
     for token in steps.chunk_by(|one, next| one.step == next.step) {
-        if scored.is_none() && token[0].step >= warm as u64 {
+        if scored.is_none() && token[0].step - first >= warm as u64 {
             scored = Some((Meter::start(&tier), tier.snapshot()));
             seconds.clear();
             asked_bytes = 0;

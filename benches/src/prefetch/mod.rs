@@ -8,7 +8,7 @@ mod plans;
 
 use crate::Settings;
 use crate::measure::{Arm, Sample, Turns};
-use crate::pressure::{EXTRA_BYTES, POOL, SLOTS, scope};
+use crate::pressure::{EXTRA_BYTES, POOL, SLOTS, scope, trace};
 use crate::report::{Bar, Better, Row};
 use crate::stats::Spread;
 use anyhow::{Context, Result, bail, ensure};
@@ -16,56 +16,108 @@ use child::{COMPUTE, NONE, ORACLE, Outcome, PILOT, WAYS, WRONG, WRONG_UNGATED};
 use engine_example::replay::run_cell;
 use expert_tier::{Pool, Tier, TierConfig};
 use plans::Files;
+use router_trace::{LayerPass, TraceHeader};
 use std::cell::RefCell;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Tokens in which the cache fills and the gate counts, and all of them.
 const TOKENS: (usize, usize) = (12, 26);
 /// Rounds in which an arm takes part that no bar is about.
 const SHOWN_ROUNDS: usize = 2;
+/// The same of the bundled model, whose 6 layers of 64 experts need a quarter of 384 places.
+const FITTED_TOKENS: (usize, usize) = (24, 64);
+const FITTED_SLOTS: usize = 96;
 const QUICK_TOKENS: (usize, usize) = (10, 14);
 
+/// A trace with its plans, behind a limit.
+struct Workload<'a> {
+    /// `None`: OLMoE.
+    trace: Option<&'a Path>,
+    files: Files,
+    limit: u64,
+    tokens: (usize, usize),
+    /// Arms of [`WAYS`] that take part.
+    ways: Vec<usize>,
+    about: String,
+}
+
+impl<'a> Workload<'a> {
+    fn olmoe(settings: &Settings) -> Result<Self> {
+        let tokens = settings.pick(TOKENS, QUICK_TOKENS);
+        let files = Files::write(&settings.dir, "olmoe", tokens.1, settings.plan.as_deref(), None)?;
+        let ways = (0..WAYS.len()).collect();
+        Ok(Self::new("OLMoE", None, files, SLOTS, tokens, ways))
+    }
+
+    /// The bundled model's own routes, with the plans that its fitted predictor made of them.
+    fn fitted(settings: &Settings, data: &'a [PathBuf; 2]) -> Result<Self> {
+        let [trace, plans] = data;
+        let tokens = settings.pick(FITTED_TOKENS, QUICK_TOKENS);
+        let files = Files::write(&settings.dir, "fitted", tokens.1, Some(plans), Some(trace))?;
+        let judged = |&way: &usize| [NONE, ORACLE, PILOT].contains(&WAYS[way].name);
+        let ways = (0..WAYS.len()).filter(judged).collect();
+        Ok(Self::new("bundled model", Some(trace), files, FITTED_SLOTS, tokens, ways))
+    }
+
+    fn new(
+        name: &str,
+        trace: Option<&'a Path>,
+        files: Files,
+        slots: usize,
+        tokens: (usize, usize),
+        ways: Vec<usize>,
+    ) -> Self {
+        let limit = (slots * POOL.expert_bytes) as u64 + EXTRA_BYTES;
+        let about = format!(
+            "{name}, tokens {} to {}, experts of 2 MiB, limit {} MiB, {} ms a layer for the \
+             arithmetic, wall time a token; PILOT: {}, recall {:.3}",
+            tokens.0,
+            tokens.1,
+            limit >> 20,
+            COMPUTE.as_millis(),
+            files.predictor,
+            files.recall
+        );
+        Self { trace, files, limit, tokens, ways, about }
+    }
+}
+
+/// The passes of a trace file, or of OLMoE.
+fn passes(trace: Option<&Path>, tokens: usize) -> Result<(TraceHeader, Vec<LayerPass>)> {
+    match trace {
+        Some(path) => trace::passes_of(path, tokens),
+        None => trace::passes(tokens),
+    }
+}
+
 pub(crate) fn run(settings: &Settings) -> Result<(Vec<Row>, Vec<Bar>)> {
-    let tokens = settings.pick(TOKENS, QUICK_TOKENS);
-    let files = Files::write(&settings.dir, tokens.1, settings.plan.as_deref())?;
-    let limit = (SLOTS * POOL.expert_bytes) as u64 + EXTRA_BYTES;
-    let workload = format!(
-        "OLMoE, tokens {} to {}, 1,024 experts of 2 MiB, limit {} MiB, {} ms a layer for the \
-         arithmetic, wall time a token; PILOT: {}, recall {:.3}",
-        tokens.0,
-        tokens.1,
-        limit >> 20,
-        COMPUTE.as_millis(),
-        files.predictor,
-        files.recall
-    );
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("data");
+    let fitted = ["tiny-moe-fitted.rtc", "tiny-moe-fitted.plans.jsonl.gz"].map(|f| data.join(f));
+    let workloads = [Workload::olmoe(settings)?, Workload::fitted(settings, &fitted)?];
     let large = large::turns(settings)?;
     let mut rows = large.rows(large::NONE);
     // Whether a group can be had at all, before any arm depends on it.
-    let refused = scope(limit).err();
-    let turns = match refused {
-        None => Some(walled(settings, &files, limit, tokens, &workload, &mut rows)?),
-        Some(error) => {
-            let why = error.to_string();
-            rows.extend(WAYS.iter().map(|way| Row::skipped(&workload, way.name, &why)));
-            None
+    let refused = scope(workloads[0].limit).err();
+    let mut paired = [None, None];
+    for (workload, paired) in workloads.iter().zip(&mut paired) {
+        match &refused {
+            None => *paired = Some(walled(settings, workload, &mut rows)?),
+            Some(error) => {
+                let why = error.to_string();
+                let skipped = |&way: &usize| Row::skipped(&workload.about, WAYS[way].name, &why);
+                rows.extend(workload.ways.iter().map(skipped));
+            }
         }
-    };
-    Ok((rows, bars(turns.as_ref(), &large)))
+    }
+    Ok((rows, bars(&paired, &large)))
 }
 
-fn walled(
-    settings: &Settings,
-    files: &Files,
-    limit: u64,
-    tokens: (usize, usize),
-    workload: &str,
-    rows: &mut Vec<Row>,
-) -> Result<Paired> {
+fn walled(settings: &Settings, workload: &Workload<'_>, rows: &mut Vec<Row>) -> Result<Paired> {
     let pool = POOL.open(&settings.dir)?;
     let outcomes = RefCell::new(vec![Vec::new(); WAYS.len()]);
     let turn = |arm: usize| {
-        let outcome = turn(&pool, arm, files, limit, tokens)?;
+        let outcome = turn(&pool, arm, workload)?;
         let sample = Sample {
             value: outcome.mean_ms(),
             asked_bytes: outcome.asked_bytes,
@@ -78,22 +130,24 @@ fn walled(
         Ok(sample)
     };
     let turn = &turn;
-    let arms = WAYS.iter().enumerate().map(|(number, way)| {
+    let arms = workload.ways.iter().map(|&number| {
+        let way = WAYS[number];
         let mut arm = Arm::new(way.name, way.channel, move || turn(number));
         if !way.judged() && !settings.every_arm {
             arm.most = SHOWN_ROUNDS;
         }
         arm
     });
-    let turns = Turns::take_cold(workload, "ms", arms.collect(), settings.rounds)?;
+    let turns = Turns::take_cold(&workload.about, "ms", arms.collect(), settings.rounds)?;
     let mut found = turns.rows(NONE);
-    for (row, outcomes) in found.iter_mut().zip(outcomes.borrow().iter()) {
-        row.notes.extend(outcomes.last().map(describe));
-        let notices = outcomes.iter().flat_map(|outcome| &outcome.notices);
+    let outcomes = outcomes.into_inner();
+    for (row, &way) in found.iter_mut().zip(&workload.ways) {
+        row.notes.extend(outcomes[way].last().map(describe));
+        let notices = outcomes[way].iter().flat_map(|outcome| &outcome.notices);
         row.notes.extend(notices.last().cloned());
     }
     rows.extend(found);
-    Ok(Paired(outcomes.into_inner()))
+    Ok(Paired(outcomes))
 }
 
 /// What the last turn of an arm counted.
@@ -140,12 +194,13 @@ impl Paired {
     }
 }
 
-fn bars(turns: Option<&Paired>, large: &Turns) -> Vec<Bar> {
-    let ratio = |arm: &str| turns.and_then(|turns| turns.ratio(arm));
-    let gain = |arm: &str| ratio(arm).map(|ratio| 1.0 - ratio);
-    // Where an oracle wins nothing there is nothing to have a share of.
-    let share = gain(PILOT).zip(gain(ORACLE).filter(|gain| *gain > 0.0));
-    let share = share.map(|(pilot, oracle)| pilot / oracle);
+fn bars([made_up, fitted]: &[Option<Paired>; 2], large: &Turns) -> Vec<Bar> {
+    let ratio = |arm: &str| made_up.as_ref().and_then(|turns| turns.ratio(arm));
+    let share = |turns: &Option<Paired>| {
+        let gain = |arm: &str| Some(1.0 - turns.as_ref()?.ratio(arm)?);
+        // Where an oracle wins nothing there is nothing to have a share of.
+        Some(gain(PILOT)? / gain(ORACLE).filter(|gain| *gain > 0.0)?)
+    };
     let clipped = large.ratio(large::SINGLE, large::PIECES);
     let wrong = Bar::new("prefetch: all wrong, gate / none", ratio(WRONG), 1.01, Better::Lower);
     let open = Bar::new(
@@ -154,8 +209,15 @@ fn bars(turns: Option<&Paired>, large: &Turns) -> Vec<Bar> {
         1.0,
         Better::Higher,
     );
+    let real = "prefetch: fitted PILOT's gain / oracle's gain, bundled model";
     vec![
-        Bar::new("prefetch: PILOT's gain / oracle's gain", share, 0.60, Better::Higher),
+        Bar::new(
+            "prefetch: made-up PILOT's gain / oracle's gain",
+            share(made_up),
+            0.60,
+            Better::Higher,
+        ),
+        Bar::new(real, share(fitted), 0.60, Better::Higher),
         Bar::new("prefetch: oracle / none", ratio(ORACLE), 1.0, Better::Lower),
         Bar::new("prefetch, 17.5 MiB: one call / pieces", clipped, 1.0, Better::Higher),
         wrong,
@@ -164,13 +226,8 @@ fn bars(turns: Option<&Paired>, large: &Turns) -> Vec<Bar> {
 }
 
 /// One arm over the trace, in a child that a new group limits.
-fn turn(
-    pool: &Pool,
-    arm: usize,
-    files: &Files,
-    limit: u64,
-    (warm, tokens): (usize, usize),
-) -> Result<Outcome> {
+fn turn(pool: &Pool, arm: usize, workload: &Workload<'_>) -> Result<Outcome> {
+    let &Workload { trace, ref files, limit, tokens: (warm, tokens), .. } = workload;
     // Pages that this process left would be charged to it, not to the child.
     Tier::open(pool.clone(), TierConfig::default())?.evict(None)?;
     let scope = scope(limit)?;
@@ -178,7 +235,7 @@ fn turn(
     let plans = files.of(way.told.map_or(plans::Told::Oracle, |(told, _)| told));
     let mut child = Command::new(std::env::current_exe()?);
     child.arg("prefetch-child").arg(pool.root()).arg(arm.to_string()).arg(plans);
-    child.args([warm, tokens].map(|number| number.to_string()));
+    child.args([warm, tokens].map(|number| number.to_string())).args(trace);
     let ran = run_cell(&mut child, Some(&scope), b"go\n").context("the child")?;
     let name = way.name;
     if let Some(fault) = ran.fault() {

@@ -1,6 +1,5 @@
 //! The plans that are replayed: an oracle's, a liar's, and one like a predictor's.
 
-use crate::pressure::trace;
 use anyhow::{Context, Result, ensure};
 use pilot_prefetch::{Hint, MAX_WIDTH, OracleForm, Plan, PlanHeader, PlanReader, PlanWriter};
 use rand::distr::Distribution;
@@ -48,12 +47,18 @@ impl Files {
     }
 
     /// Writes what is not given into `dir`.
-    pub(crate) fn write(dir: &Path, tokens: usize, pilot: Option<&Path>) -> Result<Self> {
-        let (header, passes) = trace::passes(tokens)?;
-        let file = |name: &str| dir.join(format!("plans-{name}.jsonl"));
+    pub(crate) fn write(
+        dir: &Path,
+        name: &str,
+        tokens: usize,
+        pilot: Option<&Path>,
+        trace: Option<&Path>,
+    ) -> Result<Self> {
+        let (header, passes) = super::passes(trace, tokens)?;
+        let file = |told: &str| dir.join(format!("plans-{name}-{told}.jsonl"));
         let oracle = OracleForm::plans(passes.iter().cloned().map(Ok))?;
-        let wrong = made(&passes, 0.0);
-        let like = made(&passes, RECALL);
+        let wrong = made(header.shape.n_experts, &passes, 0.0);
+        let like = made(header.shape.n_experts, &passes, RECALL);
         let name = OracleForm::NextLayer.name();
         write(&file("oracle"), &header, name, &oracle)?;
         write(&file("wrong"), &header, "all wrong, drawn evenly", &wrong)?;
@@ -102,12 +107,12 @@ pub(crate) fn read(path: &Path) -> Result<(String, ByPlace)> {
 /// Plans as wide as a route of which so many hints are right: the first more often than the last,
 /// as a predictor's are. A right hint is one of the route's experts; a wrong one is another of the
 /// layer, the likelier the more the trace uses it (evenly, where none is right).
-fn made(passes: &[LayerPass], recall: f64) -> Vec<Plan> {
+fn made(n_experts: u16, passes: &[LayerPass], recall: f64) -> Vec<Plan> {
     let mut random = ChaCha8Rng::seed_from_u64(SEED ^ (recall * 1e6) as u64);
     let mut uses: HashMap<u16, Vec<f64>> = HashMap::new();
     for pass in passes {
         let layer = pass.info.layer;
-        let counts = uses.entry(layer).or_insert_with(|| vec![1.0; trace::EXPERTS.into()]);
+        let counts = uses.entry(layer).or_insert_with(|| vec![1.0; n_experts.into()]);
         let more = f64::from(u8::from(recall > 0.0));
         pass.experts().iter().for_each(|&expert| counts[usize::from(expert)] += more);
     }
@@ -146,9 +151,9 @@ mod tests {
     #[test]
     fn plans_are_as_right_as_they_say() {
         let dir = tempfile::tempdir().unwrap();
-        let files = Files::write(dir.path(), 60, None).unwrap();
+        let files = Files::write(dir.path(), "a", 60, None, None).unwrap();
         assert!((files.recall - RECALL).abs() < 0.01, "{}", files.recall);
-        let (_, passes) = trace::passes(60).unwrap();
+        let (_, passes) = crate::prefetch::passes(None, 60).unwrap();
         let (_, wrong) = read(&files.wrong).unwrap();
         let (_, oracle) = read(&files.oracle).unwrap();
         let (_, pilot) = read(&files.pilot).unwrap();
@@ -164,8 +169,8 @@ mod tests {
         }
         assert!(at_rank[0] > 2 * at_rank[7], "{at_rank:?}");
         // A file that is given is read as it is.
-        let given = Files::write(dir.path(), 60, Some(&files.oracle)).unwrap();
+        let given = Files::write(dir.path(), "b", 60, Some(&files.oracle), None).unwrap();
         assert_eq!((given.recall, given.predictor.as_str()), (1.0, OracleForm::NextLayer.name()));
-        assert!(Files::write(dir.path(), 60, Some(&files.wrong)).is_err());
+        assert!(Files::write(dir.path(), "c", 60, Some(&files.wrong), None).is_err());
     }
 }

@@ -1,9 +1,10 @@
 //! A recorded trace, and the exact LRU that the kernel is held against.
 
 use anyhow::{Context, Result};
-use router_trace::format::{OpenOptions, open_bytes};
+use router_trace::format::{OpenOptions, open, open_bytes};
 use router_trace::simulate::{HitCurve, Replay, Window};
-use router_trace::{Accesses, Demand, LayerPass, TraceError, TraceHeader};
+use router_trace::{Accesses, Demand, LayerPass, Phase, TraceError, TraceHeader};
+use std::path::Path;
 
 /// OLMoE, 299 tokens; see `data/README.md`.
 const OLMOE: &[u8] = include_bytes!("../../data/olmoe_299.jsonl");
@@ -28,6 +29,26 @@ pub(crate) fn passes(tokens: usize) -> Result<(TraceHeader, Vec<LayerPass>)> {
         pass.as_ref().map_or(true, |pass| pass.info.step < tokens as u64)
     };
     Ok((header, reader.take_while(first).collect::<Result<_, _>>()?))
+}
+
+/// The passes of the first `tokens` tokens that a trace at `path` decodes, with the step numbers
+/// that it gives them.
+pub(crate) fn passes_of(path: &Path, tokens: usize) -> Result<(TraceHeader, Vec<LayerPass>)> {
+    let reader = open(path, &OpenOptions::default()).with_context(|| path.display().to_string())?;
+    let header = reader.header().clone();
+    let mut passes = Vec::new();
+    for pass in reader {
+        let pass = pass?;
+        if pass.info.phase != Phase::Decode {
+            continue;
+        }
+        let first = passes.first().map_or(pass.info.step, |first: &LayerPass| first.info.step);
+        if pass.info.step >= first + tokens as u64 {
+            break;
+        }
+        passes.push(pass);
+    }
+    Ok((header, passes))
 }
 
 /// What is scored: the last 60 % of the tokens, after 40 % that warm.

@@ -180,7 +180,8 @@ impl Pilot {
 
     fn guess(&mut self, place: usize, route: &Route, hidden: &[f32]) {
         let Self { lane, routers, step, on_plan, .. } = self;
-        let resting = self.delivery.is_some() && self.awake_tokens == 0;
+        // Whoever listens wants them all.
+        let resting = self.delivery.is_some() && self.awake_tokens == 0 && on_plan.is_none();
         if resting && !self.guessed_tokens.is_multiple_of(RESTING_TOKENS) {
             lane.skipped(place, route);
             self.rested_plans += 1;
