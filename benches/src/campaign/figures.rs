@@ -90,11 +90,7 @@ fn value(spread: Option<Spread>) -> Option<BarValue> {
 
 fn read(row: &Point) -> Option<BarValue> {
     let middle = row.read_bytes? / MB;
-    // The spread is over all runs: half of it to each side at most.
-    let range = row
-        .summary
-        .block_layer_spread
-        .map(|spread| (middle / (1.0 + spread), middle * (1.0 + spread)));
+    let range = row.read_range.map(|(least, most)| (least / MB, most / MB));
     Some(BarValue { middle, range })
 }
 

@@ -6,6 +6,7 @@ use super::tables;
 use crate::machine::Machine;
 use crate::report::{Bar, Better};
 use anyhow::{Context, Result};
+use engine_example::pairs::Spread;
 use engine_example::replay::{ArmSummary, Nominal, ReplayArm, ReplayRun, Wall, WallFacts};
 use router_trace::report::write_csv;
 use serde::Serialize;
@@ -30,6 +31,8 @@ pub(crate) struct Point {
     pub(crate) summary: ArmSummary,
     /// Block-layer bytes an iteration: those of the run, where others read beside it.
     pub(crate) read_bytes: Option<f64>,
+    /// The same of the run that read least, and of the one that read most.
+    pub(crate) read_range: Option<(f64, f64)>,
     /// What exact LRU of as much memory would have read.
     pub(crate) nominal_bytes: Option<f64>,
     /// `a/C`, where a is what was read at the largest capacity up to half the pool.
@@ -166,12 +169,12 @@ impl Point {
         let first = of_arm().find(|entry| entry.run.is_some()).or_else(|| of_arm().next());
         let summary = ArmSummary::of(arm, &runs, nominal);
         let iterations = nominal.plan().accesses().n_iterations().max(1) as f64;
-        // The device counts for everyone; where others read more than 1 % beside it, what counts
-        // is what the block layer charged to the run.
-        let read = match (summary.block_layer_bytes, summary.process_read_bytes) {
-            (Some(device), Some(own)) if device as f64 > own as f64 * 1.01 + 1e6 => Some(own),
-            (device, _) => device,
-        };
+        let read = run_bytes(summary.block_layer_bytes, summary.process_read_bytes);
+        let each = runs.iter().filter(|run| run.arm == arm && run.kept()).filter_map(|run| {
+            let measured = run.measurement.as_ref()?;
+            run_bytes(measured.block_layer_bytes, measured.process_read_bytes)
+        });
+        let each = each.map(|bytes| bytes as f64 / iterations).collect::<Vec<_>>();
         Self {
             place: place.clone(),
             capacity_bytes,
@@ -181,6 +184,7 @@ impl Point {
             reclaim: first.and_then(|entry| entry.reclaim.clone()),
             skipped: of_arm().find_map(|entry| entry.skipped.clone()),
             read_bytes: read.map(|bytes| bytes as f64 / iterations),
+            read_range: Spread::of(&each).map(|Spread { min, max, .. }| (min, max)),
             nominal_bytes: summary.nominal_miss_bytes.map(|bytes| bytes as f64 / iterations),
             reference_bytes: None,
             summary,
@@ -203,6 +207,15 @@ impl Point {
         self.place.wall == other.place.wall
             && self.place.reclaim == other.place.reclaim
             && self.summary.arm == other.summary.arm
+    }
+}
+
+/// The device counts for everyone; where others read more than 1 % beside a run, what counts is
+/// what the block layer charged to it.
+fn run_bytes(device: Option<u64>, own: Option<u64>) -> Option<u64> {
+    match (device, own) {
+        (Some(device), Some(own)) if device as f64 > own as f64 * 1.01 + 1e6 => Some(own),
+        (device, _) => device,
     }
 }
 

@@ -11,8 +11,8 @@ use expert_tier::{Adopting, Tier, TierError};
 use router_trace::{PassInfo, PassKind, Phase, Recorder};
 use serde::Serialize;
 
-/// Experts adopted at once when a prompt is read: enough to keep the device busy, few enough
-/// that their bytes need not all fit in memory together.
+/// Experts adopted at once when a prompt is read, while as many more are on their way: enough to
+/// keep the device busy, few enough that their bytes need not all fit in memory together.
 const BATCH_EXPERTS: usize = 32;
 
 /// What becomes of the experts that a prompt reads.
@@ -76,8 +76,9 @@ impl Experts {
     /// # Errors
     /// A demand read that failed, or weights that do not fit the config.
     pub fn run(&mut self, call: &MoeCall<'_>, out: &mut [f32]) -> Result<(), EngineError> {
-        let before = self.tier.snapshot();
-        if let Some(pilot) = &mut self.pilot {
+        // Nobody else asks for the counters here.
+        let before = self.pilot.as_ref().map(|_| self.tier.snapshot());
+        if let (Some(pilot), Some(before)) = (&mut self.pilot, &before) {
             // Before the wait: its plan has the layer's time.
             pilot.routed(call, self.phase, before.cold_experts);
         }
@@ -110,7 +111,7 @@ impl Experts {
             adopting.finish()?; // before anyone uses the sums
         }
         sum.finish(out);
-        if let Some(pilot) = &mut self.pilot {
+        if let (Some(pilot), Some(before)) = (&mut self.pilot, before) {
             pilot.demanded((self.tier.snapshot() - before).adopt_ns);
         }
         self.record(call);

@@ -132,24 +132,28 @@ impl ReplayPlan {
     /// Misses of the best fixed set of `count` experts.
     #[must_use]
     pub fn fixed_set_misses(&self, count: usize) -> u64 {
-        let mut uses = vec![0; self.accesses.n_keys()];
-        self.accesses.keys().iter().for_each(|&key| uses[key as usize] += 1);
-        play(&self.twice(), StaticSet::oracle(count, &uses), Pins::None).total().misses()
+        play(&self.twice(), StaticSet::oracle(count, &self.uses()), Pins::None).total().misses()
     }
 
     /// The smallest number of experts whose best fixed set misses at most `misses`.
     #[must_use]
     pub fn fixed_set_for(&self, misses: u64) -> usize {
-        let mut uses = vec![0_u64; self.accesses.n_keys()];
-        self.accesses.keys().iter().for_each(|&key| uses[key as usize] += 1);
+        let mut uses = self.uses();
         uses.sort_unstable_by(|a, b| b.cmp(a));
         let mut missed = self.accesses.keys().len() as u64;
         let mut count = 0;
         while missed > misses {
-            missed -= uses[count];
+            missed -= u64::from(uses[count]);
             count += 1;
         }
         count
+    }
+
+    /// How often each key is used.
+    fn uses(&self) -> Vec<u32> {
+        let mut uses = vec![0; self.accesses.n_keys()];
+        self.accesses.keys().iter().for_each(|&key| uses[key as usize] += 1);
+        uses
     }
 
     fn twice(&self) -> Replay<'_> {

@@ -149,6 +149,19 @@ fn nominal_misses_are_those_of_a_warmed_replay() {
 }
 
 #[test]
+fn the_smallest_fixed_set_for_some_misses_is_found() {
+    let (_dir, pool) = pool(&[1, 3]);
+    let plan = ReplayPlan::new(&pool, &header(&[1, 3], EXPERTS), sweep(), false, 9).unwrap();
+    for misses in 0..=40 {
+        let count = plan.fixed_set_for(misses);
+        assert!(plan.fixed_set_misses(count) <= misses, "{misses}: {count}");
+        assert!(count == 0 || plan.fixed_set_misses(count - 1) > misses, "{misses}: {count}");
+    }
+    // 16 experts are used, 8 of them in two iterations of three.
+    assert_eq!([0, 16, 24, 40].map(|misses| plan.fixed_set_for(misses)), [16, 8, 6, 0]);
+}
+
+#[test]
 fn a_failed_read_ends_the_replay_and_all_its_threads() {
     let (dir, pool) = pool(&[1, 3]);
     let plan = ReplayPlan::new(&pool, &header(&[1, 3], EXPERTS), sweep(), false, 9).unwrap();
