@@ -8,7 +8,6 @@ use expert_tier::observe::{MemoryLimits, SystemRoot};
 use expert_tier::{AdviceForm, Pool, Snapshot, Tier, TierConfig};
 use pilot_prefetch::{Delivery, DeliverySnapshot, GateConfig, Plan, Worker, WorkerConfig};
 use serde::{Deserialize, Serialize};
-use std::collections::HashMap;
 use std::io::{self, BufRead};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -99,7 +98,8 @@ pub(crate) fn run(
     let (header, passes) = super::passes(trace, tokens)?;
     let first = passes.first().map_or(0, |pass| pass.info.step);
     let tier = Tier::open(Pool::open(pool)?, TierConfig::default())?;
-    let told = if way.told.is_some() { plans::read(plans)?.1 } else { HashMap::new() };
+    // Where nothing is told as well: the plans take room behind the same limit.
+    let told = plans::read(plans)?.1;
     let mut delivery = deliver(way, &tier, &header.shape.moe_layers)?;
     let cold = tier.evict(None)?.resident_bytes == 0;
     let steps: Vec<Step<'_>> = passes

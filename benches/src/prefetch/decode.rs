@@ -33,6 +33,7 @@ pub(crate) fn layer(
     }
     let before = tier.snapshot();
     let mut adopting = tier.begin(step.layer, step.experts)?;
+    let missing: Vec<u16> = adopting.missing().collect();
     loop {
         let more = adopting.wait().context("a demand read")?;
         if more.is_empty() {
@@ -46,7 +47,7 @@ pub(crate) fn layer(
     }
     let adopted = adopting.finish()?;
     if let Some(delivery) = delivery {
-        delivery.demanded((tier.snapshot() - before).adopt_ns);
+        delivery.demanded((tier.snapshot() - before).adopt_ns, missing);
     }
     spin(compute);
     drop(adopted);

@@ -26,9 +26,12 @@ const TOKENS: (usize, usize) = (12, 26);
 /// Rounds in which an arm takes part that no bar is about.
 const SHOWN_ROUNDS: usize = 2;
 /// The same of the bundled model, whose 6 layers of 64 experts need a quarter of 384 places.
-const FITTED_TOKENS: (usize, usize) = (24, 64);
-const FITTED_SLOTS: usize = 96;
+const BUNDLED_TOKENS: (usize, usize) = (24, 64);
+const BUNDLED_SLOTS: usize = 96;
 const QUICK_TOKENS: (usize, usize) = (10, 14);
+/// How many times the rounds of the others the worst case has: it is told from nothing, and the
+/// machine's own spread in a round is larger than what is looked for.
+const WORST_ROUNDS: usize = 3;
 
 /// A trace with its plans, behind a limit.
 struct Workload<'a> {
@@ -39,25 +42,36 @@ struct Workload<'a> {
     tokens: (usize, usize),
     /// Arms of [`WAYS`] that take part.
     ways: Vec<usize>,
+    rounds: usize,
     about: String,
 }
 
 impl<'a> Workload<'a> {
+    /// What predictors can win: all arms but the worst case, which has rounds of its own.
     fn olmoe(settings: &Settings) -> Result<Self> {
         let tokens = settings.pick(TOKENS, QUICK_TOKENS);
         let files = Files::write(&settings.dir, "olmoe", tokens.1, settings.plan.as_deref(), None)?;
-        let ways = (0..WAYS.len()).collect();
-        Ok(Self::new("OLMoE", None, files, SLOTS, tokens, ways))
+        let ways = (0..WAYS.len()).filter(|&way| WAYS[way].name != WRONG).collect();
+        Ok(Self::new("OLMoE", None, files, SLOTS, tokens, ways, settings.rounds))
     }
 
-    /// The bundled model's own routes, with the plans that its fitted predictor made of them.
-    fn fitted(settings: &Settings, data: &'a [PathBuf; 2]) -> Result<Self> {
+    /// What the gate costs where it lets nothing through.
+    fn worst(settings: &Settings) -> Result<Self> {
+        let tokens = settings.pick(TOKENS, QUICK_TOKENS);
+        let files = Files::write(&settings.dir, "worst", tokens.1, None, None)?;
+        let ways = ways(&[NONE, WRONG]);
+        let rounds = settings.rounds * WORST_ROUNDS;
+        Ok(Self::new("worst case, OLMoE", None, files, SLOTS, tokens, ways, rounds))
+    }
+
+    /// The bundled model's own routes, with the plans that its predictor made of them.
+    fn bundled(settings: &Settings, data: &'a [PathBuf; 2]) -> Result<Self> {
         let [trace, plans] = data;
-        let tokens = settings.pick(FITTED_TOKENS, QUICK_TOKENS);
-        let files = Files::write(&settings.dir, "fitted", tokens.1, Some(plans), Some(trace))?;
-        let judged = |&way: &usize| [NONE, ORACLE, PILOT].contains(&WAYS[way].name);
-        let ways = (0..WAYS.len()).filter(judged).collect();
-        Ok(Self::new("bundled model", Some(trace), files, FITTED_SLOTS, tokens, ways))
+        let tokens = settings.pick(BUNDLED_TOKENS, QUICK_TOKENS);
+        let files = Files::write(&settings.dir, "bundled", tokens.1, Some(plans), Some(trace))?;
+        let ways = ways(&[NONE, ORACLE, PILOT]);
+        let (name, slots, rounds) = ("bundled model", BUNDLED_SLOTS, settings.rounds);
+        Ok(Self::new(name, Some(trace), files, slots, tokens, ways, rounds))
     }
 
     fn new(
@@ -67,6 +81,7 @@ impl<'a> Workload<'a> {
         slots: usize,
         tokens: (usize, usize),
         ways: Vec<usize>,
+        rounds: usize,
     ) -> Self {
         let limit = (slots * POOL.expert_bytes) as u64 + EXTRA_BYTES;
         let about = format!(
@@ -79,8 +94,13 @@ impl<'a> Workload<'a> {
             files.predictor,
             files.recall
         );
-        Self { trace, files, limit, tokens, ways, about }
+        Self { trace, files, limit, tokens, ways, rounds, about }
     }
+}
+
+/// Numbers of the arms of these names.
+fn ways(names: &[&str]) -> Vec<usize> {
+    (0..WAYS.len()).filter(|&way| names.contains(&WAYS[way].name)).collect()
 }
 
 /// The passes of a trace file, or of OLMoE.
@@ -93,13 +113,17 @@ fn passes(trace: Option<&Path>, tokens: usize) -> Result<(TraceHeader, Vec<Layer
 
 pub(crate) fn run(settings: &Settings) -> Result<(Vec<Row>, Vec<Bar>)> {
     let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("data");
-    let fitted = ["tiny-moe-fitted.rtc", "tiny-moe-fitted.plans.jsonl.gz"].map(|f| data.join(f));
-    let workloads = [Workload::olmoe(settings)?, Workload::fitted(settings, &fitted)?];
+    let bundled = ["tiny-moe-pilot.rtc", "tiny-moe-pilot.plans.jsonl.gz"].map(|f| data.join(f));
+    let workloads = [
+        Workload::olmoe(settings)?,
+        Workload::bundled(settings, &bundled)?,
+        Workload::worst(settings)?,
+    ];
     let large = large::turns(settings)?;
     let mut rows = large.rows(large::NONE);
     // Whether a group can be had at all, before any arm depends on it.
     let refused = scope(workloads[0].limit).err();
-    let mut paired = [None, None];
+    let mut paired = [None, None, None];
     for (workload, paired) in workloads.iter().zip(&mut paired) {
         match &refused {
             None => *paired = Some(walled(settings, workload, &mut rows)?),
@@ -138,7 +162,7 @@ fn walled(settings: &Settings, workload: &Workload<'_>, rows: &mut Vec<Row>) -> 
         }
         arm
     });
-    let turns = Turns::take_cold(&workload.about, "ms", arms.collect(), settings.rounds)?;
+    let turns = Turns::take_cold(&workload.about, "ms", arms.collect(), workload.rounds)?;
     let mut found = turns.rows(NONE);
     let outcomes = outcomes.into_inner();
     for (row, &way) in found.iter_mut().zip(&workload.ways) {
@@ -160,7 +184,7 @@ fn describe(outcome: &Outcome) -> String {
         text += &format!(
             "; plans: {} submitted, {} overwritten, {} completed, {} stale, {} withheld; hints: \
              {} ({} warm, {} overtaken, {} stale, {} beyond the budget), {} MiB brought, {} MiB used \
-             ({} experts late), {} MiB wasted",
+             ({} experts late), {} MiB wasted, {} MiB evicted unread",
             plans.submitted,
             plans.overwritten,
             plans.completed,
@@ -174,7 +198,8 @@ fn describe(outcome: &Outcome) -> String {
             hints.brought_bytes >> 20,
             settled.used_bytes >> 20,
             settled.late_experts,
-            settled.wasted_bytes >> 20
+            settled.wasted_bytes >> 20,
+            settled.evicted_bytes >> 20
         );
     }
     text
@@ -194,7 +219,7 @@ impl Paired {
     }
 }
 
-fn bars([made_up, fitted]: &[Option<Paired>; 2], large: &Turns) -> Vec<Bar> {
+fn bars([made_up, bundled, worst]: &[Option<Paired>; 3], large: &Turns) -> Vec<Bar> {
     let ratio = |arm: &str| made_up.as_ref().and_then(|turns| turns.ratio(arm));
     let share = |turns: &Option<Paired>| {
         let gain = |arm: &str| Some(1.0 - turns.as_ref()?.ratio(arm)?);
@@ -202,22 +227,23 @@ fn bars([made_up, fitted]: &[Option<Paired>; 2], large: &Turns) -> Vec<Bar> {
         Some(gain(PILOT)? / gain(ORACLE).filter(|gain| *gain > 0.0)?)
     };
     let clipped = large.ratio(large::SINGLE, large::PIECES);
-    let wrong = Bar::new("prefetch: all wrong, gate / none", ratio(WRONG), 1.01, Better::Lower);
+    let wrong = worst.as_ref().and_then(|turns| turns.ratio(WRONG));
+    let wrong = Bar::new("prefetch: all wrong, gate / none", wrong, 1.01, Better::Lower);
     let open = Bar::new(
         "prefetch: all wrong, no gate / none (shown: what the gate is for)",
         ratio(WRONG_UNGATED),
         1.0,
         Better::Higher,
     );
-    let real = "prefetch: fitted PILOT's gain / oracle's gain, bundled model";
+    let real = "prefetch: PILOT's gain / oracle's gain, bundled model's blend";
     vec![
         Bar::new(
-            "prefetch: made-up PILOT's gain / oracle's gain",
+            "prefetch: made-up predictor of recall 0.65: gain / oracle's gain",
             share(made_up),
             0.60,
             Better::Higher,
         ),
-        Bar::new(real, share(fitted), 0.60, Better::Higher),
+        Bar::new(real, share(bundled), 0.60, Better::Higher),
         Bar::new("prefetch: oracle / none", ratio(ORACLE), 1.0, Better::Lower),
         Bar::new("prefetch, 17.5 MiB: one call / pieces", clipped, 1.0, Better::Higher),
         wrong,

@@ -91,7 +91,11 @@ impl Experts {
         let mut ahead = batches.next();
         let mut next =
             ahead.map(|batch| begin(&self.tier, call.layer, batch, passes)).transpose()?;
+        let mut missing = Vec::new();
         while let (Some(batch), Some(mut adopting)) = (ahead, next.take()) {
+            if self.pilot.is_some() {
+                missing.extend(adopting.missing());
+            }
             // A prompt's next batch is known: the device brings it, in the order of the file,
             // while this one is computed with.
             ahead = batches.next();
@@ -112,7 +116,7 @@ impl Experts {
         }
         sum.finish(out);
         if let (Some(pilot), Some(before)) = (&mut self.pilot, before) {
-            pilot.demanded((self.tier.snapshot() - before).adopt_ns);
+            pilot.demanded((self.tier.snapshot() - before).adopt_ns, &missing);
         }
         self.record(call);
         Ok(())

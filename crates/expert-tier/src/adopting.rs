@@ -195,6 +195,14 @@ impl Adopting {
         self.adopted.experts().take(self.usable)
     }
 
+    /// Numbers of the experts that were not there, or not wholly, when the adoption began, each
+    /// once. None with [`FillMethod::Fault`], which leaves them to page faults.
+    pub fn missing(&self) -> impl Iterator<Item = u16> {
+        let all = self.adopted.experts.iter().zip(&self.sources);
+        let missing = all.filter(|(_, source)| matches!(source, Source::Ours(_) | Source::Theirs));
+        missing.map(|(expert, _)| expert.id.index)
+    }
+
     /// Wait for the rest, and make sure that everything came from the files as they were opened:
     /// what was computed with the experts may be used now.
     ///

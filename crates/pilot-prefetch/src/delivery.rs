@@ -39,8 +39,10 @@ pub struct DeliverySnapshot {
 /// delivery.post(&plan); // a guess at a later layer; never waits
 /// delivery.begin_demand(step, layer, &route); // the truth of this one
 /// let before = tier.snapshot();
-/// let adopted = tier.adopt_batch(layer, &route)?;
-/// delivery.demanded((tier.snapshot() - before).adopt_ns); // the wait is over
+/// let adopting = tier.begin(layer, &route)?;
+/// let missing: Vec<u16> = adopting.missing().collect();
+/// let adopted = adopting.finish()?;
+/// delivery.demanded((tier.snapshot() - before).adopt_ns, missing); // the wait is over
 /// # drop(adopted);
 /// # Ok(())
 /// # }
@@ -124,12 +126,15 @@ impl Delivery {
         }
     }
 
-    /// The demand of the last [`begin_demand`](Self::begin_demand) is served, and `waited_ns` of
-    /// it were spent waiting for the device (what `Snapshot::adopt_ns` of the tier has grown by):
-    /// not what was computed with the first experts while the last were read. Without this call
-    /// the gate takes the device to be always idle.
-    pub fn demanded(&mut self, waited_ns: u64) {
+    /// The demand of the last [`begin_demand`](Self::begin_demand) is served: it found `missing`
+    /// of its experts missing ([`Adopting::missing`](expert_tier::Adopting::missing)), and
+    /// `waited_ns` of it were spent waiting for the device (what `Snapshot::adopt_ns` of the tier
+    /// has grown by), not what was computed with the first experts while the last were read.
+    /// Without this call the gate takes the device to be always idle, and what hints brought
+    /// counts as used a layer later, wherever it went meanwhile.
+    pub fn demanded(&mut self, waited_ns: u64, missing: impl IntoIterator<Item = u16>) {
         self.clock.waited_ns = waited_ns;
+        self.worker.demanded(missing);
     }
 
     /// Counters and state since the start.
@@ -196,7 +201,7 @@ mod tests {
         delivery.post(&plan(0, 2, 0));
         delivery.post(&plan(0, 3, 50));
         delivery.begin_demand(0, 1, &[0, 1]);
-        delivery.demanded(1000);
+        delivery.demanded(1000, []);
         assert_eq!(delivery.width(2), 0, "not scored yet");
         delivery.begin_demand(0, 2, &[0, 1, 2, 3]);
         delivery.begin_demand(0, 3, &[0, 1, 2, 3]);

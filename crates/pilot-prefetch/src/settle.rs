@@ -11,7 +11,7 @@ const REMEMBERED: usize = 8;
 /// What became of the bytes that advice brought.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Settled {
-    /// Bytes of experts that the layer then demanded.
+    /// Bytes of experts that the layer then demanded and found, as far as they were there in time.
     pub used_bytes: u64,
     /// Bytes of experts that it did not demand: read for nothing, as far as this pass goes.
     pub wasted_bytes: u64,
@@ -23,6 +23,12 @@ pub struct Settled {
     pub late_experts: u64,
     /// Bytes of these that were left to demand.
     pub late_bytes: u64,
+    /// Bytes of experts that advice had brought whole and that demand, told of in time, found
+    /// missing all the same: evicted before anybody read them. The whole expert is counted, of
+    /// which a part may have been there still.
+    pub evicted_bytes: u64,
+    /// Experts of that kind.
+    pub evicted_experts: u64,
     /// Bytes of which nobody can say: their layer was never demanded, or long ago.
     pub unknown_bytes: u64,
 }
@@ -35,6 +41,8 @@ pub(crate) struct Brought {
     pub(crate) bytes: u64,
     /// Bytes of it that were still missing when the advice ended.
     pub(crate) left: u64,
+    /// Whether its demand had begun by then.
+    pub(crate) late: bool,
 }
 
 /// What a layer demanded.
@@ -50,14 +58,32 @@ struct Remembered {
     step: u64,
     layer: u16,
     experts: Vec<u16>,
+    /// Those of them that the demand found missing, once it has looked.
+    missing: Option<Vec<u16>>,
 }
 
-/// Settles what was brought, at each demand and for the demands just before it.
+/// Settles what was brought, once its demand has looked for it.
 #[derive(Debug, Default)]
 pub(crate) struct Outcomes {
     /// The newest last.
     truths: VecDeque<Remembered>,
     settled: Settled,
+}
+
+impl Settled {
+    /// `found` is one of the experts of its demand.
+    fn used(&mut self, truth: &Remembered, found: &Brought) {
+        let missing = truth.missing.as_ref().is_some_and(|all| all.contains(&found.id.index));
+        if missing && !found.late && found.left == 0 {
+            self.evicted_bytes += found.bytes;
+            self.evicted_experts += 1;
+            return;
+        }
+        self.used_bytes += found.bytes;
+        self.used_experts += 1;
+        self.late_experts += u64::from(found.left > 0);
+        self.late_bytes += found.left;
+    }
 }
 
 impl<'a> Truth<'a> {
@@ -77,7 +103,16 @@ impl Outcomes {
         (kept.step, kept.layer) = (truth.step, truth.layer);
         kept.experts.clear();
         kept.experts.extend_from_slice(truth.experts);
+        kept.missing = None;
         self.truths.push_back(kept);
+    }
+
+    /// What the newest demand found missing; what is told a second time is of another demand,
+    /// which nobody announced.
+    pub(crate) fn looked(&mut self, missing: impl IntoIterator<Item = u16>) {
+        if let Some(truth) = self.truths.back_mut().filter(|truth| truth.missing.is_none()) {
+            truth.missing = Some(missing.into_iter().collect());
+        }
     }
 
     /// Takes out of `brought` what can be said by now.
@@ -88,12 +123,9 @@ impl Outcomes {
             let place = (found.step, found.id.layer);
             let truth = truths.iter().rev().find(|truth| (truth.step, truth.layer) == place);
             match truth {
-                Some(truth) if truth.experts.contains(&found.id.index) => {
-                    settled.used_bytes += found.bytes;
-                    settled.used_experts += 1;
-                    settled.late_experts += u64::from(found.left > 0);
-                    settled.late_bytes += found.left;
-                }
+                // It has not looked yet.
+                Some(truth) if place == last && truth.missing.is_none() => return true,
+                Some(truth) if truth.experts.contains(&found.id.index) => settled.used(truth, found),
                 Some(_) => {
                     settled.wasted_bytes += found.bytes;
                     settled.wasted_experts += 1;
@@ -121,6 +153,7 @@ mod tests {
             id: ExpertId::new(layer, index),
             bytes: 10 + u64::from(index),
             left: u64::from(index % 3),
+            late: false,
         }
     }
 
@@ -130,12 +163,16 @@ mod tests {
         let mut all = vec![brought(1, 4, 2), brought(1, 4, 3), brought(1, 5, 6)];
         outcomes.demand(Truth::of(1, 4, &[2, 9]));
         outcomes.settle(&mut all);
+        assert_eq!(all.len(), 3, "it has not looked yet");
+        outcomes.looked([]);
+        outcomes.settle(&mut all);
         assert_eq!(all, [brought(1, 5, 6)], "its demand is still to come");
         let settled = outcomes.settled();
         assert_eq!((settled.used_bytes, settled.wasted_bytes), (12, 13));
         // A piece that was under way when its demand began is told afterwards.
         all.push(brought(1, 4, 9));
         outcomes.demand(Truth::of(1, 5, &[6]));
+        outcomes.looked([]);
         outcomes.settle(&mut all);
         assert_eq!(all, []);
         let settled = outcomes.settled();
@@ -145,11 +182,27 @@ mod tests {
     }
 
     #[test]
+    fn what_was_whole_in_time_and_is_missing_was_evicted() {
+        let mut outcomes = Outcomes::default();
+        // Whole, whole, whole but late, and one byte short.
+        let mut all = vec![brought(1, 4, 0), brought(1, 4, 3), brought(1, 4, 6), brought(1, 4, 1)];
+        all[2].late = true;
+        outcomes.demand(Truth::of(1, 4, &[0, 3, 6, 1]));
+        outcomes.looked([3, 6, 1]);
+        outcomes.settle(&mut all);
+        let settled = outcomes.settled();
+        assert_eq!((settled.evicted_experts, settled.evicted_bytes), (1, 13));
+        assert_eq!((settled.used_experts, settled.used_bytes), (3, 10 + 16 + 11));
+        assert_eq!((settled.late_experts, settled.wasted_experts), (1, 0));
+    }
+
+    #[test]
     fn what_was_demanded_long_ago_is_unknown_and_memory_is_bounded() {
         let mut outcomes = Outcomes::default();
         for layer in 0..40 {
             outcomes.demand(Truth::of(0, layer, &[1]));
         }
+        outcomes.looked([]);
         assert_eq!(outcomes.truths.len(), REMEMBERED);
         let mut all = vec![brought(0, 3, 1), brought(0, 39, 1), brought(0, 32, 0)];
         outcomes.settle(&mut all);

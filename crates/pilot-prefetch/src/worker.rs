@@ -257,13 +257,19 @@ impl Worker {
     }
 
     /// Layer `layer` of pass `step` begins to demand `experts`: to be called just before they are
-    /// adopted. Plans for it are stale from here on, and what they have brought counts as used or
-    /// wasted. Never waits.
+    /// adopted. Plans for it are stale from here on. Never waits.
     pub fn begin_demand(&mut self, step: u64, layer: u16, experts: &[u16]) {
         if let Some(poster) = &self.poster {
             poster.begin_demand(slot::position(step, layer));
         }
         self.outcomes.demand(Truth::of(step, layer, experts));
+    }
+
+    /// The demand that began last found `missing` of its experts missing
+    /// ([`Adopting::missing`](expert_tier::Adopting::missing)): what plans for it have brought
+    /// counts as used, wasted or evicted from here on. Never waits.
+    pub fn demanded(&mut self, missing: impl IntoIterator<Item = u16>) {
+        self.outcomes.looked(missing);
         if let Some(mut brought) = self.common.settle.try_lock() {
             self.outcomes.settle(&mut brought);
         }
@@ -355,7 +361,7 @@ impl<A: Advise> Run<A> {
             if told.asked_bytes > 0 {
                 experts += 1;
                 add(&counters.advised_hints, 1);
-                common.brought(plan.step(), id, &told);
+                common.brought(plan.step(), id, &told, taken.is_stale());
             }
             match told.end {
                 AdviceEnd::Done => {}
@@ -420,13 +426,13 @@ impl<A: Advise> Run<A> {
 }
 
 impl Common {
-    fn brought(&self, step: u64, id: ExpertId, told: &Advised) {
+    fn brought(&self, step: u64, id: ExpertId, told: &Advised, late: bool) {
         let bytes = told.brought_bytes;
         let left = told.expert_bytes.saturating_sub(told.already_bytes + bytes);
         let mut all = self.settle.lock();
         // Nobody settles: do not grow for ever.
         if all.len() < MAX_WIDTH * 8 {
-            all.push(Brought { step, id, bytes, left });
+            all.push(Brought { step, id, bytes, left, late });
         }
     }
 }

@@ -74,11 +74,14 @@ fn hints_come_in_rank_order_and_what_was_used_is_told() {
     let order: Vec<u16> = told.try_iter().map(|id| id.index).collect();
     assert_eq!(order, [5, 1, 9]);
     worker.begin_demand(3, 7, &[1, 5, 2]);
+    assert_eq!(worker.snapshot().settled, Settled::default(), "it has not looked yet");
+    // One that was whole has gone again.
+    worker.demanded([5, 2]);
     let WorkerSnapshot { plans, hints, settled } = worker.snapshot();
     assert_eq!((plans.submitted, plans.taken, plans.completed), (1, 1, 1));
     assert_eq!((hints.hints, hints.advised_hints), (3, 3));
     assert_eq!((hints.advised_bytes, hints.brought_bytes), (3 * KIB, 3 * KIB));
-    assert_eq!((settled.used_bytes, settled.wasted_bytes), (2 * KIB, KIB));
+    assert_eq!((settled.used_bytes, settled.wasted_bytes, settled.evicted_bytes), (KIB, KIB, KIB));
 }
 
 #[test]
@@ -136,6 +139,7 @@ fn a_demand_ends_the_plan_and_late_hints_are_told() {
     assert_eq!(found.hints.stale_hints, 2, "the one under way and the one behind it");
     // The piece that was under way is settled with the next demand.
     worker.begin_demand(1, 3, &[0]);
+    worker.demanded([]);
     let settled = worker.snapshot().settled;
     assert_eq!((settled.used_bytes, settled.wasted_bytes), (KIB, KIB));
     assert_eq!((settled.late_experts, settled.late_bytes), (1, 3 * KIB));

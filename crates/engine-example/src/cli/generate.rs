@@ -292,8 +292,7 @@ fn pilot_report(pilot: &Pilot) -> PilotReport {
         early_bytes: Some(worker.settled.used_bytes),
         late_bytes: Some(worker.hints.late_bytes),
         wasted_bytes: Some(worker.settled.wasted_bytes),
-        // Nobody probes again between the advice and the demand.
-        evicted_unread_bytes: None,
+        evicted_unread_bytes: Some(worker.settled.evicted_bytes),
     });
     let rested_plans = pilot.rested_plans();
     PilotReport { scores: pilot.scores(), delivery, rested_plans, delivered }

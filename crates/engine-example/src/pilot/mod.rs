@@ -201,10 +201,11 @@ impl Pilot {
         }
     }
 
-    /// Called when the layer that routed last is done; `waited_ns` of it went by in adopting.
-    pub fn demanded(&mut self, waited_ns: u64) {
+    /// Called when the layer that routed last is done: it found `missing` of its experts missing,
+    /// and `waited_ns` of it went by in adopting.
+    pub fn demanded(&mut self, waited_ns: u64, missing: &[u16]) {
         if let Some(delivery) = self.delivery.as_mut().filter(|_| self.awake_tokens > 0) {
-            delivery.demanded(waited_ns);
+            delivery.demanded(waited_ns, missing.iter().copied());
         }
     }
 
