@@ -83,7 +83,7 @@ impl Delivery {
 
     /// Deliver `plan`. Never waits.
     pub fn post(&mut self, plan: &Plan) {
-        let width = self.gate.as_ref().map_or(MAX_WIDTH, |gate| gate.width(plan.layer()));
+        let width = self.gate.as_ref().map_or(MAX_WIDTH, |gate| gate.width(plan));
         if self.gate.is_some() {
             // The oldest gives its memory to the newest.
             let mut kept = match self.awaited.len() {
@@ -102,12 +102,12 @@ impl Delivery {
         }
     }
 
-    /// How many hints of a plan for `layer` would be given now: none where the gate is shut, so
-    /// that a predictor can save its work. It must predict now and then all the same: what is not
-    /// scored is never switched on again.
+    /// Whether any hint of a plan for `layer` would be given now, so that a predictor can save its
+    /// work where the gate is shut. It must predict now and then all the same: what is not scored
+    /// is never switched on again.
     #[must_use]
-    pub fn width(&self, layer: u16) -> usize {
-        self.gate.as_ref().map_or(MAX_WIDTH, |gate| gate.width(layer))
+    pub fn is_open(&self, layer: u16) -> bool {
+        self.gate.as_ref().is_none_or(|gate| gate.is_open(layer))
     }
 
     /// Layer `layer` of pass `step` begins to demand `experts`: call this just before they are
@@ -189,8 +189,8 @@ mod tests {
         let window = u64::from(GateConfig::default().window);
         assert_eq!(found.given_plans, 20 - window);
         assert_eq!(found.worker.plans.submitted, found.given_plans);
-        let widths = [0, 1, 2, 3].map(|layer| delivery.width(layer));
-        assert_eq!(widths, [0, 0, 4, 0]);
+        let open = [0, 1, 2, 3].map(|layer| delivery.is_open(layer));
+        assert_eq!(open, [false, false, true, false]);
     }
 
     #[test]
@@ -202,10 +202,10 @@ mod tests {
         delivery.post(&plan(0, 3, 50));
         delivery.begin_demand(0, 1, &[0, 1]);
         delivery.demanded(1000, []);
-        assert_eq!(delivery.width(2), 0, "not scored yet");
+        assert!(!delivery.is_open(2), "not scored yet");
         delivery.begin_demand(0, 2, &[0, 1, 2, 3]);
         delivery.begin_demand(0, 3, &[0, 1, 2, 3]);
-        assert_eq!((delivery.width(2), delivery.width(3)), (4, 0));
+        assert_eq!((delivery.is_open(2), delivery.is_open(3)), (true, false));
         for step in 0..100 {
             delivery.post(&plan(step, 0, 0));
         }
@@ -213,6 +213,6 @@ mod tests {
 
         let mut all = Delivery::ungated(worker());
         all.post(&plan(0, 3, 50));
-        assert_eq!((all.snapshot().given_plans, all.width(3)), (1, MAX_WIDTH));
+        assert_eq!((all.snapshot().given_plans, all.is_open(3)), (1, true));
     }
 }

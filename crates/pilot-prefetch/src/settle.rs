@@ -125,7 +125,9 @@ impl Outcomes {
             match truth {
                 // It has not looked yet.
                 Some(truth) if place == last && truth.missing.is_none() => return true,
-                Some(truth) if truth.experts.contains(&found.id.index) => settled.used(truth, found),
+                Some(truth) if truth.experts.contains(&found.id.index) => {
+                    settled.used(truth, found);
+                }
                 Some(_) => {
                     settled.wasted_bytes += found.bytes;
                     settled.wasted_experts += 1;
