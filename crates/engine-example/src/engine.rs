@@ -5,14 +5,14 @@ use crate::error::EngineError;
 use crate::experts::{Experts, PromptReads};
 use crate::kernels::Isa;
 use crate::meter::{Meter, Usage};
-use crate::models::{LogitRows, MoeCall, Qwen3Moe};
+use crate::models::{Decoder, LogitRows, MoeCall};
 use crate::pilot::{Pilot, Routers};
 use crate::sampling::{Sampler, SamplingConfig};
 use crate::spine::with_f32;
 use crate::text::Text;
 use crate::weights::{SharedBytes, SpineWeights, StoredTensor, WeightFormat};
 use expert_tier::observe::SystemRoot;
-use expert_tier::pool::{CheckpointConfig, Family};
+use expert_tier::pool::CheckpointConfig;
 use expert_tier::{Pool, Spine, SpinePlacement, Tier, TierConfig};
 use pilot_prefetch::fit::Fit;
 use rayon::{ThreadPool, ThreadPoolBuilder};
@@ -61,7 +61,7 @@ impl EngineOptions {
 pub struct Engine {
     pool: Pool,
     spine: Spine,
-    decoder: Qwen3Moe,
+    decoder: Decoder,
     experts: Experts,
     text: Option<Text>,
     threads: ThreadPool,
@@ -118,13 +118,13 @@ impl Engine {
         options.check()?;
         let pool = Pool::open(dir)?;
         let checkpoint = decodable(&pool)?;
-        let config = ModelConfig::qwen3_moe(&checkpoint.text)?;
+        let config = ModelConfig::of_family(checkpoint.family, &checkpoint.text)?;
         let format = WeightFormat::from_config(checkpoint)?;
         pool.check_head()?;
         let spine = Spine::load(&pool, options.spine, progress)?;
         let weights = SpineWeights::new(stored_tensors(&spine), format, options.isa);
-        let widths = [config.hidden_size, config.moe_intermediate_size];
-        let mut decoder = Qwen3Moe::new(config, &weights)?;
+        let widths = config.expert_widths();
+        let mut decoder = Decoder::new(config, &weights)?;
         decoder.set_prefill_chunk(options.prefill_chunk);
         let tier = Tier::open(pool.clone(), options.tier)?;
         let folder = if dir.is_dir() { dir } else { dir.parent().unwrap_or(dir) };
@@ -165,7 +165,7 @@ impl Engine {
 
     /// The decoder.
     #[must_use]
-    pub fn decoder(&self) -> &Qwen3Moe {
+    pub fn decoder(&self) -> &Decoder {
         &self.decoder
     }
 
@@ -217,7 +217,7 @@ impl Engine {
     #[must_use]
     pub fn trace_header(&self, created_by: String) -> TraceHeader {
         let layout = self.pool.layout();
-        let top_k = self.decoder.config().num_experts_per_tok;
+        let top_k = self.decoder.config().moe.num_experts_per_tok;
         let expert_bytes = layout.iter().next().map(|(_, expert)| expert.nominal_bytes());
         let name = self.pool.root().file_name().map(|name| name.to_string_lossy().into_owned());
         TraceHeader {
@@ -289,7 +289,7 @@ impl Engine {
 
 /// The parts of an engine that one generation uses.
 struct Run<'a> {
-    decoder: &'a mut Qwen3Moe,
+    decoder: &'a mut Decoder,
     experts: &'a mut Experts,
     root: &'a SystemRoot,
 }
@@ -358,10 +358,6 @@ fn decodable(pool: &Pool) -> Result<&CheckpointConfig, EngineError> {
         path: pool.root().to_owned(),
         reason: "there is no config.json beside the weights".to_owned(),
     })?;
-    if config.family != Family::Qwen3Moe {
-        let reason = "this engine decodes qwen3_moe";
-        return Err(EngineError::unsupported("model_type", &config.model_type, reason));
-    }
     if pool.layout().total_experts() == 0 {
         let problem = format!("{root} has no routed experts");
         return Err(EngineError::config("num_experts", &0, problem));

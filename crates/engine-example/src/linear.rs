@@ -113,6 +113,12 @@ impl Workspace {
     pub fn new(isa: Isa) -> Self {
         Self { isa, scratch: Arc::default() }
     }
+
+    /// What it computes with.
+    #[must_use]
+    pub fn isa(&self) -> Isa {
+        self.isa
+    }
 }
 
 /// `y = W x (+ bias)` in f32.
@@ -155,6 +161,17 @@ impl Linear {
     /// If `x` is not a contiguous f32 CPU tensor with `cols` columns.
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
         x.apply_op1_no_bwd(self)
+    }
+
+    /// The same on slices: `x [n, cols]` to `[n, rows]`.
+    ///
+    /// # Panics
+    /// If `x` is not whole rows.
+    #[must_use]
+    pub fn product(&self, x: &[f32]) -> Vec<f32> {
+        let mut out = vec![0.0; x.len() / self.weight.cols * self.weight.rows];
+        self.apply(x, &mut out);
+        out
     }
 
     /// The same on slices: `x [n, cols]` overwrites `out [n, rows]`.

@@ -23,7 +23,7 @@ pub fn silu_mul(gate: &mut [f32], up: &[f32]) {
 /// `x = n ln 2 + r`, `|r| <= ln 2 / 2`; `e^r` is its Taylor series to the 7th power (the next
 /// term is below `2^-27`).
 #[inline]
-fn exp(x: f32) -> f32 {
+pub(super) fn exp(x: f32) -> f32 {
     // Adding 1.5 * 2^23 leaves no bits for a fraction: it rounds to an integer without a call.
     const ROUND: f32 = 12_582_912.0;
     // ln 2 in two parts; the upper has 9 bits, so its product with n is exact.

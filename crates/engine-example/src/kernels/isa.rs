@@ -200,6 +200,7 @@ macro_rules! lanes_of {
         lanes_of!($token, $module, {
             splat(x: f32) -> Self::V;
             load(x: &[f32; 16]) -> Self::V;
+            store(v: Self::V, out: &mut [f32; 16]) -> ();
             fma(a: Self::V, b: Self::V, c: Self::V) -> Self::V;
             sum(v: Self::V) -> f32;
             pick(v: Self::V, index: &[u32; 16]) -> Self::V;

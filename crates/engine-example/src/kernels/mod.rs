@@ -34,6 +34,7 @@
 mod activation;
 mod isa;
 mod lanes;
+mod latent;
 mod layout;
 mod matmul;
 mod matrix;
@@ -51,6 +52,7 @@ mod twin;
 
 pub use activation::{silu, silu_mul};
 pub use isa::{Isa, IsaError};
+pub use latent::{LatentHeads, LatentPass, latent_attention};
 pub use matmul::{Scratch, matmul};
 pub use matrix::{Matrix, MatrixData, MatrixError, ScaleType};
 pub use moe::{ExpertTask, ExpertWeights, MoeSum, moe_ffn};

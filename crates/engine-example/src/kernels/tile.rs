@@ -156,7 +156,7 @@ trait Format {
 }
 
 /// How one step of a float format is stored.
-trait Element: Copy {
+pub(super) trait Element: Copy {
     /// Bytes of sixteen weights.
     type Chunk: Copy;
     const BYTES: usize;
@@ -172,7 +172,7 @@ trait Element: Copy {
 macro_rules! element {
     ($name:ident, $bytes:literal, $decode:ident) => {
         #[derive(Clone, Copy)]
-        struct $name;
+        pub(super) struct $name;
 
         impl Element for $name {
             type Chunk = [u8; $bytes * LANES];
@@ -210,7 +210,7 @@ element!(Brains, 2, bf16s);
 /// Kept out of the loops: a call would make them keep their registers in memory.
 #[cold]
 #[inline(never)]
-fn padded<const N: usize>(bytes: &[u8]) -> [u8; N] {
+pub(super) fn padded<const N: usize>(bytes: &[u8]) -> [u8; N] {
     let mut all = [0; N];
     all[..bytes.len()].copy_from_slice(bytes);
     all

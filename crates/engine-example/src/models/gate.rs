@@ -1,20 +1,22 @@
 use crate::linear::Linear;
+use crate::router::{GroupScratch, Router};
 use crate::spine::RmsNorm;
 
 /// The router of one layer, which can be asked about any layer's hidden state.
 ///
-/// On its own layer's hidden state it gives the logits that the layer routed by, bit for bit;
+/// On its own layer's hidden state it gives the values that the layer routed by, bit for bit;
 /// on an earlier layer's it looks ahead (the residual stream changes little from layer to layer).
 #[derive(Clone, Debug)]
 pub struct LayerGate {
     layer: u16,
     norm: RmsNorm,
     gate: Linear,
+    router: Router,
 }
 
 impl LayerGate {
-    pub(super) fn new(layer: u16, norm: RmsNorm, gate: Linear) -> Self {
-        Self { layer, norm, gate }
+    pub(super) fn new(layer: u16, norm: RmsNorm, gate: Linear, router: Router) -> Self {
+        Self { layer, norm, gate, router }
     }
 
     /// The layer, numbered as in the checkpoint.
@@ -35,15 +37,30 @@ impl LayerGate {
         &self.gate
     }
 
-    /// Router logits, one an expert, of the residual stream `hidden` of one token; `normed` is
-    /// room for the normed values. Both are resized, which costs nothing once they were used.
+    /// How the layer chooses.
+    #[must_use]
+    pub fn router(&self) -> &Router {
+        &self.router
+    }
+
+    /// What the router ranks the experts by, one value each, for the residual stream `hidden` of
+    /// one token: its logits, or its biased scores. `room` is for what lies between. All are
+    /// resized, which costs nothing once they were used.
     ///
     /// # Panics
     /// If `hidden` does not have the model's width.
-    pub fn logits(&self, hidden: &[f32], normed: &mut Vec<f32>, out: &mut Vec<f32>) {
-        normed.resize(self.norm.width(), 0.0);
-        self.norm.apply_into(hidden, normed);
+    pub fn rank_values(&self, hidden: &[f32], room: &mut GateRoom, out: &mut Vec<f32>) {
+        room.normed.resize(self.norm.width(), 0.0);
+        self.norm.apply_into(hidden, &mut room.normed);
         out.resize(self.gate.weight().rows(), 0.0);
-        self.gate.apply(normed, out);
+        self.gate.apply(&room.normed, out);
+        self.router.rank_values(out, &mut room.scores);
     }
+}
+
+/// Room that [`LayerGate::rank_values`] uses again and again.
+#[derive(Clone, Debug, Default)]
+pub struct GateRoom {
+    normed: Vec<f32>,
+    scores: GroupScratch,
 }

@@ -1,7 +1,9 @@
-//! One file a model family.
+//! One decoder, whose layers are put together as a family's config says (see
+//! [`ModelConfig`](crate::config::ModelConfig)).
 
+mod decoder;
 mod gate;
-mod qwen3_moe;
+mod layer;
 
-pub use gate::LayerGate;
-pub use qwen3_moe::{LogitRows, MoeCall, Qwen3Moe, RunExperts};
+pub use decoder::{Decoder, LogitRows, MoeCall, RunExperts};
+pub use gate::{GateRoom, LayerGate};

@@ -1,7 +1,7 @@
 use crate::error::EngineError;
 use crate::kernels::Isa;
 use crate::linear::{Linear, StoredData, StoredMatrix, Workspace};
-use crate::models::{LayerGate, Qwen3Moe};
+use crate::models::{Decoder, GateRoom, LayerGate};
 use crate::spine::RmsNorm;
 use crate::weights::SharedBytes;
 use half::f16;
@@ -23,6 +23,7 @@ pub struct Routers {
     fit: Option<Arc<Fit>>,
     /// `[source place][target place]`: gates of the fit, for the depths that somebody asked for.
     fitted: Vec<Vec<Option<Linear>>>,
+    room: GateRoom,
     normed: Vec<f32>,
     logits: Vec<f32>,
 }
@@ -32,22 +33,23 @@ impl Routers {
     ///
     /// # Errors
     /// `fit-of-another-model` with what differs.
-    pub fn new(decoder: &Qwen3Moe, isa: Isa, fit: Option<Arc<Fit>>) -> Result<Self, EngineError> {
+    pub fn new(decoder: &Decoder, isa: Isa, fit: Option<Arc<Fit>>) -> Result<Self, EngineError> {
         let (gates, config) = (decoder.gates(), decoder.config());
         let places = Places::new(&ModelShape {
             moe_layers: gates.iter().map(LayerGate::layer).collect(),
-            n_experts: u16::try_from(config.num_experts).unwrap_or(u16::MAX),
-            top_k: u16::try_from(config.num_experts_per_tok).unwrap_or(u16::MAX),
+            n_experts: u16::try_from(config.moe.num_experts).unwrap_or(u16::MAX),
+            top_k: u16::try_from(config.moe.num_experts_per_tok).unwrap_or(u16::MAX),
         });
         let first = gates.first().ok_or_else(|| {
-            EngineError::config("num_experts", &config.num_experts, "no layer has a router")
+            EngineError::config("num_experts", &config.moe.num_experts, "no layer has a router")
         })?;
         let routers = Self {
             plain_norm: first.norm().without_weights(),
             workspace: Workspace::new(isa),
             fitted: vec![vec![None; places.len()]; places.len()],
+            room: GateRoom::default(),
             normed: Vec::with_capacity(config.hidden_size),
-            logits: Vec::with_capacity(config.num_experts),
+            logits: Vec::with_capacity(config.moe.num_experts),
             places,
             gates,
             fit: None,
@@ -58,14 +60,33 @@ impl Routers {
     /// The same with another fit, or none.
     ///
     /// # Errors
-    /// `fit-of-another-model` with what differs.
+    /// `fit-of-another-model` with what differs, `unsupported` for routers that no fit can
+    /// correct.
     pub fn with_fit(mut self, fit: Option<Arc<Fit>>) -> Result<Self, EngineError> {
         if let Some(fit) = &fit {
+            self.check_fittable()?;
             fit.check(&self.model(), self.hidden(), &self.places)?;
         }
         self.fit = fit;
         self.fitted.iter_mut().for_each(|row| row.fill(None));
         Ok(self)
+    }
+
+    /// Whether a fit can correct these routers: it adds to logits, so they must be what a layer
+    /// ranks by. A sigmoid router ranks by scores with a bias, in groups.
+    ///
+    /// # Errors
+    /// `unsupported`, naming the layer.
+    pub fn check_fittable(&self) -> Result<(), EngineError> {
+        match self.gates.iter().find(|gate| !gate.router().ranks_logits()) {
+            None => Ok(()),
+            Some(gate) => Err(EngineError::unsupported(
+                "router",
+                &format!("sigmoid scores with a bias in layer {}", gate.layer()),
+                "a fit corrects routers that rank by their logits; lookahead, repeat, transition \
+                 and blend need none",
+            )),
+        }
     }
 
     /// The layers that have a router.
@@ -143,10 +164,10 @@ impl Routers {
     /// What a predictor needs to know of the layer at `target`, one value an expert, from the
     /// stream `hidden` of one token at `source`; empty where nothing is needed or there is no fit.
     pub fn logits(&mut self, needs: Needs, source: usize, target: usize, hidden: &[f32]) -> &[f32] {
-        let Self { normed, logits, .. } = self;
+        let Self { room, normed, logits, .. } = self;
         match needs {
             Needs::Nothing => logits.clear(),
-            Needs::Gate => self.gates[target].logits(hidden, normed, logits),
+            Needs::Gate => self.gates[target].rank_values(hidden, room, logits),
             Needs::Fitted => match &self.fitted[source][target] {
                 Some(gate) => {
                     normed.resize(self.plain_norm.width(), 0.0);

@@ -11,6 +11,47 @@ pub use softmax_topk::SoftmaxTopK;
 use crate::error::EngineError;
 use router_trace::{MAX_TOP_K, Route};
 
+/// The router of a layer, whichever kind its family has.
+#[derive(Clone, Debug)]
+pub enum Router {
+    /// Ranks by the logits themselves.
+    Softmax(SoftmaxTopK),
+    /// Ranks by sigmoid scores with a bias, in groups.
+    Sigmoid(SigmoidGrouped),
+}
+
+impl Router {
+    /// The experts of one token.
+    ///
+    /// # Errors
+    /// `router-invalid` if a logit cannot be ranked.
+    pub fn route(
+        &self,
+        layer: u16,
+        logits: &[f32],
+        scratch: &mut GroupScratch,
+    ) -> Result<Routed, EngineError> {
+        match self {
+            Self::Softmax(router) => router.route(layer, logits),
+            Self::Sigmoid(router) => router.route(layer, logits, scratch),
+        }
+    }
+
+    /// Turns logits into what the router ranks by: its choice are the `top_k` largest of them.
+    pub fn rank_values(&self, logits: &mut [f32], scratch: &mut GroupScratch) {
+        match self {
+            Self::Softmax(_) => {}
+            Self::Sigmoid(router) => router.rank_values(logits, scratch),
+        }
+    }
+
+    /// Whether it ranks by the logits themselves, which are linear in the normed stream.
+    #[must_use]
+    pub fn ranks_logits(&self) -> bool {
+        matches!(self, Self::Softmax(_))
+    }
+}
+
 /// One token's experts at one layer with their weights, best score first.
 #[derive(Clone, Copy, Debug)]
 pub struct Routed {

@@ -90,11 +90,8 @@ impl SigmoidGrouped {
         scratch: &mut GroupScratch,
     ) -> Result<Routed, EngineError> {
         check_logits(layer, logits, self.bias.len())?;
+        self.score(logits, scratch);
         let GroupScratch { scores, biased, group_scores } = scratch;
-        scores.clear();
-        scores.extend(logits.iter().map(|logit| 1.0 / (1.0 + (-logit).exp())));
-        biased.clear();
-        biased.extend(scores.iter().zip(&self.bias).map(|(score, bias)| score + bias));
         if let Some(expert) = biased.iter().position(|score| !score.is_finite()) {
             let problem = format!("biased score of expert {expert} is {}", biased[expert]);
             return Err(EngineError::Router { layer, problem });
@@ -112,6 +109,28 @@ impl SigmoidGrouped {
         let factor = if self.normalise { self.scale / (sum + 1e-20) } else { self.scale };
         routed.scale_weights(factor);
         Ok(routed)
+    }
+
+    /// Turns logits, one an expert, into what experts are chosen by: the biased score, minus
+    /// infinity outside the kept groups.
+    ///
+    /// # Panics
+    /// If there is not one logit an expert.
+    pub fn rank_values(&self, logits: &mut [f32], scratch: &mut GroupScratch) {
+        assert_eq!(logits.len(), self.bias.len(), "one logit an expert");
+        self.score(logits, scratch);
+        if self.groups_kept < self.groups {
+            self.mask_groups(&mut scratch.biased, &mut scratch.group_scores);
+        }
+        logits.copy_from_slice(&scratch.biased);
+    }
+
+    fn score(&self, logits: &[f32], scratch: &mut GroupScratch) {
+        let GroupScratch { scores, biased, .. } = scratch;
+        scores.clear();
+        scores.extend(logits.iter().map(|logit| 1.0 / (1.0 + (-logit).exp())));
+        biased.clear();
+        biased.extend(scores.iter().zip(&self.bias).map(|(score, bias)| score + bias));
     }
 
     /// Minus infinity for every expert outside the kept groups: zero would beat a negative

@@ -12,7 +12,7 @@ use rayon::prelude::*;
 const PARALLEL_FROM_OPS: usize = 1 << 20;
 
 /// Sizes of a grouped-query attention.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AttentionShape {
     /// Width of the residual stream.
     pub hidden: usize,

@@ -1,62 +1,44 @@
 /// Positions in one block of the cache.
 pub const BLOCK_POSITIONS: usize = 256;
 
-/// Keys and values of one layer, f32, one row of `width` (`kv heads × head_dim`) values a
-/// position.
+/// Rows of values, f32, one of `width` a position.
 ///
 /// It grows a block at a time and never moves what it holds: a cache that doubles would
 /// copy itself, and would take memory that the page cache could have used.
 #[derive(Clone, Debug)]
-pub struct KvCache {
+pub struct RowCache {
     width: usize,
-    keys: Vec<Vec<f32>>,
-    values: Vec<Vec<f32>>,
+    blocks: Vec<Vec<f32>>,
 }
 
-impl KvCache {
+impl RowCache {
     /// An empty cache with room for the first block; `width` is not zero.
     #[must_use]
     pub fn new(width: usize) -> Self {
         assert!(width > 0, "a cache of rows of no values");
-        let mut cache = Self { width, keys: Vec::new(), values: Vec::new() };
+        let mut cache = Self { width, blocks: Vec::new() };
         cache.reserve(1);
         cache
     }
 
-    /// Stores `keys` and `values` (each `[n, width]`) at `start` and after.
+    /// Stores `rows` `[n, width]` at `start` and after.
     ///
     /// What was there is overwritten, so a pass that failed half-way is undone by the next.
-    pub fn write(&mut self, start: usize, keys: &[f32], values: &[f32]) {
-        assert_eq!(keys.len(), values.len());
-        assert_eq!(keys.len() % self.width, 0);
-        self.reserve(start + keys.len() / self.width);
-        for (blocks, rows) in [(&mut self.keys, keys), (&mut self.values, values)] {
-            for (position, row) in (start..).zip(rows.chunks_exact(self.width)) {
-                let offset = position % BLOCK_POSITIONS * self.width;
-                blocks[position / BLOCK_POSITIONS][offset..][..self.width].copy_from_slice(row);
-            }
+    pub fn write(&mut self, start: usize, rows: &[f32]) {
+        assert_eq!(rows.len() % self.width, 0);
+        self.reserve(start + rows.len() / self.width);
+        for (position, row) in (start..).zip(rows.chunks_exact(self.width)) {
+            let offset = position % BLOCK_POSITIONS * self.width;
+            self.blocks[position / BLOCK_POSITIONS][offset..][..self.width].copy_from_slice(row);
         }
     }
 
-    /// The keys of positions `0..len` in order, `[BLOCK_POSITIONS, width]` a piece, the last
+    /// The rows of positions `0..len` in order, `[BLOCK_POSITIONS, width]` a piece, the last
     /// one shorter.
-    pub fn keys(&self, len: usize) -> impl Iterator<Item = &[f32]> {
-        self.pieces(&self.keys, len)
-    }
-
-    /// The values of positions `0..len`, as [`KvCache::keys`].
-    pub fn values(&self, len: usize) -> impl Iterator<Item = &[f32]> {
-        self.pieces(&self.values, len)
-    }
-
-    fn pieces<'a>(
-        &self,
-        blocks: &'a [Vec<f32>],
-        len: usize,
-    ) -> impl Iterator<Item = &'a [f32]> + use<'a> {
+    pub fn rows(&self, len: usize) -> impl Iterator<Item = &[f32]> {
         let width = self.width;
         let starts = (0..len).step_by(BLOCK_POSITIONS);
-        blocks
+        self.blocks
             .iter()
             .zip(starts)
             .map(move |(block, start)| &block[..(len - start).min(BLOCK_POSITIONS) * width])
@@ -64,22 +46,77 @@ impl KvCache {
 
     /// Gives all blocks but the first back.
     pub fn reset(&mut self) {
-        self.keys.truncate(1);
-        self.values.truncate(1);
+        self.blocks.truncate(1);
     }
 
     /// Bytes held.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        (self.keys.len() + self.values.len()) * BLOCK_POSITIONS * self.width * size_of::<f32>()
+        self.blocks.len() * BLOCK_POSITIONS * self.bytes_per_token()
+    }
+
+    /// Bytes that one more position needs.
+    #[must_use]
+    pub fn bytes_per_token(&self) -> usize {
+        self.width * size_of::<f32>()
     }
 
     fn reserve(&mut self, positions: usize) {
         let blocks = positions.div_ceil(BLOCK_POSITIONS);
-        while self.keys.len() < blocks {
-            self.keys.push(vec![0.0; BLOCK_POSITIONS * self.width]);
-            self.values.push(vec![0.0; BLOCK_POSITIONS * self.width]);
+        while self.blocks.len() < blocks {
+            self.blocks.push(vec![0.0; BLOCK_POSITIONS * self.width]);
         }
+    }
+}
+
+/// Keys and values of one layer, one row of `width` (`kv heads × head_dim`) values of each a
+/// position.
+#[derive(Clone, Debug)]
+pub struct KvCache {
+    keys: RowCache,
+    values: RowCache,
+}
+
+impl KvCache {
+    /// An empty cache with room for the first block; `width` is not zero.
+    #[must_use]
+    pub fn new(width: usize) -> Self {
+        Self { keys: RowCache::new(width), values: RowCache::new(width) }
+    }
+
+    /// Stores `keys` and `values` (each `[n, width]`) at `start` and after.
+    pub fn write(&mut self, start: usize, keys: &[f32], values: &[f32]) {
+        assert_eq!(keys.len(), values.len());
+        self.keys.write(start, keys);
+        self.values.write(start, values);
+    }
+
+    /// The keys of positions `0..len`, as [`RowCache::rows`].
+    pub fn keys(&self, len: usize) -> impl Iterator<Item = &[f32]> {
+        self.keys.rows(len)
+    }
+
+    /// The values of positions `0..len`, as [`RowCache::rows`].
+    pub fn values(&self, len: usize) -> impl Iterator<Item = &[f32]> {
+        self.values.rows(len)
+    }
+
+    /// Gives all blocks but the first back.
+    pub fn reset(&mut self) {
+        self.keys.reset();
+        self.values.reset();
+    }
+
+    /// Bytes held.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.keys.bytes() + self.values.bytes()
+    }
+
+    /// Bytes that one more position needs.
+    #[must_use]
+    pub fn bytes_per_token(&self) -> usize {
+        self.keys.bytes_per_token() + self.values.bytes_per_token()
     }
 }
 

@@ -6,12 +6,14 @@
 mod attention;
 mod dense_mlp;
 mod kv_cache;
+mod mla;
 mod norm;
 mod rope;
 
 pub use attention::{AttentionShape, GroupedQueryAttention};
 pub use dense_mlp::DenseMlp;
-pub use kv_cache::{BLOCK_POSITIONS, KvCache};
+pub use kv_cache::{BLOCK_POSITIONS, KvCache, RowCache};
+pub use mla::{LatentAttention, LatentShape};
 pub use norm::RmsNorm;
 pub use rope::{RopeConfig, RopeScaling, Rotary, Rotation, mla_attention_scale};
 

@@ -302,6 +302,16 @@ impl Rotation {
             (*a, *b) = (*a * cos - *b * sin, *b * cos + *a * sin);
         }
     }
+
+    /// Turns the pairs `(head[2 i], head[2 i + 1])`: the order in which latent attention stores
+    /// them.
+    pub fn rotate_pairs(&self, token: usize, head: &mut [f32]) {
+        let cos = &self.cos[token * self.half..][..self.half];
+        let sin = &self.sin[token * self.half..][..self.half];
+        for (([a, b], cos), sin) in head.as_chunks_mut().0.iter_mut().zip(cos).zip(sin) {
+            (*a, *b) = (*a * cos - *b * sin, *b * cos + *a * sin);
+        }
+    }
 }
 
 #[cfg(test)]
@@ -387,6 +397,16 @@ mod tests {
             assert_eq!(error.kind(), kind, "{error}");
             assert!(error.to_string().contains(word), "{error}");
         }
+    }
+
+    #[test]
+    fn neighbours_turn_as_halves_do() {
+        let config = RopeConfig { theta: 100.0, scaling: RopeScaling::None };
+        let rotation = Rotary::new(&config, 4).at(3, 2);
+        let (mut halves, mut pairs) = ([1.0, 2.0, 3.0, 4.0], [1.0, 3.0, 2.0, 4.0]);
+        rotation.rotate_half(1, &mut halves);
+        rotation.rotate_pairs(1, &mut pairs);
+        assert_eq!([halves[0], halves[2], halves[1], halves[3]], pairs);
     }
 
     #[test]

@@ -2,7 +2,8 @@
 
 use crate::support::{Checkpoint, fixture_dir};
 use engine_example::EngineError;
-use engine_example::models::{LogitRows, MoeCall, Qwen3Moe};
+use engine_example::config::AttentionConfig;
+use engine_example::models::{Decoder, LogitRows, MoeCall};
 use engine_example::weights::SpineWeights;
 
 fn checkpoint() -> Checkpoint {
@@ -58,7 +59,7 @@ fn a_failed_expert_leaves_the_sequence_as_it_was() {
     };
     failed.forward(&[200, 201, 202, 203, 204, 205], LogitRows::Last, &mut fail_late).unwrap_err();
     assert_eq!(failed.position(), 3);
-    let logits = |model: &mut Qwen3Moe| {
+    let logits = |model: &mut Decoder| {
         let mut run = |call: &MoeCall<'_>, out: &mut [f32]| experts.run(call, out);
         model.forward(&[8, 9], LogitRows::Last, &mut run).unwrap().to_vec2::<f32>().unwrap()
     };
@@ -79,13 +80,14 @@ fn weights_that_do_not_fit_the_config_are_named() {
         Default::default(),
         engine_example::kernels::Isa::detect(),
     );
-    let error = Qwen3Moe::new(checkpoint.config.clone(), &empty).unwrap_err();
+    let error = Decoder::new(checkpoint.config.clone(), &empty).unwrap_err();
     assert_eq!(error.kind(), "config-inconsistent");
     assert!(error.to_string().contains("embed_tokens.weight"), "{error}");
 
     let mut wider = checkpoint.config.clone();
-    wider.num_attention_heads = 8;
-    let error = Qwen3Moe::new(wider, &checkpoint.weights).unwrap_err();
+    let AttentionConfig::Grouped { shape, .. } = &mut wider.attention else { panic!() };
+    shape.heads = 8;
+    let error = Decoder::new(wider, &checkpoint.weights).unwrap_err();
     assert_eq!(error.kind(), "config-inconsistent");
     for word in ["layers.0.self_attn.q_proj.weight", "[128, 64]", "[64, 64]"] {
         assert!(error.to_string().contains(word), "{error}");
@@ -97,7 +99,7 @@ fn an_untied_model_needs_a_head() {
     let tied = Checkpoint::open(&fixture_dir("qwen3moe-edge-f16-sharded"));
     let mut config = tied.config.clone();
     config.tie_word_embeddings = false;
-    let error = Qwen3Moe::new(config, &tied.weights).unwrap_err();
+    let error = Decoder::new(config, &tied.weights).unwrap_err();
     assert_eq!(error.kind(), "config-inconsistent");
     assert!(error.to_string().contains("lm_head.weight"), "{error}");
     assert!(error.to_string().contains("tie_word_embeddings"), "{error}");

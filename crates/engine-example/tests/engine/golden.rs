@@ -1,14 +1,14 @@
-//! The decoder against reference runs of six small checkpoints: float types, FP8 blocks,
-//! packed 4 bit, dense layers, biases, a tied head, YaRN.
+//! The decoder against reference runs of small checkpoints of every family: float types, FP8
+//! blocks, packed 4 bit, dense layers, shared experts, biases, a tied head, YaRN, latent attention.
 
 use crate::support::{
     Checkpoint, FIXTURES, Golden, PlainExperts, argmax, fixture_dir, max_difference,
 };
-use engine_example::models::{LayerGate, LogitRows, MoeCall, Qwen3Moe};
+use engine_example::models::{Decoder, GateRoom, LayerGate, LogitRows, MoeCall};
 use proptest::prelude::*;
 
 fn forward(
-    model: &mut Qwen3Moe,
+    model: &mut Decoder,
     experts: &PlainExperts,
     tokens: &[u32],
     rows: LogitRows,
@@ -18,7 +18,13 @@ fn forward(
 }
 
 /// Compares what the experts of one call got and gave with the recording.
-fn check_call(golden: &Golden, call: &MoeCall<'_>, out: &[f32], what: &str) {
+fn check_call(
+    checkpoint: &Checkpoint,
+    golden: &Golden,
+    call: &MoeCall<'_>,
+    out: &[f32],
+    what: &str,
+) {
     let layer = call.layer;
     let table = |flat: &[f32]| -> Vec<Vec<f32>> {
         flat.chunks(flat.len() / call.routes.len()).map(<[f32]>::to_vec).collect()
@@ -30,12 +36,19 @@ fn check_call(golden: &Golden, call: &MoeCall<'_>, out: &[f32], what: &str) {
     let weights = golden.rows(&format!("topk_weights.{layer}"));
     for (position, routed) in call.routes.iter().enumerate() {
         let place = format!("{what}: layer {layer} position {position}");
-        assert_eq!(routed.route.experts(), wanted[position], "{place}");
-        for (got, wanted) in routed.weights().iter().zip(&weights[position]) {
+        // Recorded by weight; a bias that selects only makes that another order than the route's.
+        let mut chosen: Vec<(u16, f32)> = routed.iter().collect();
+        chosen.sort_by(|a, b| b.1.total_cmp(&a.1));
+        let experts: Vec<u16> = chosen.iter().map(|one| one.0).collect();
+        assert_eq!(experts, wanted[position], "{place}");
+        for ((_, got), wanted) in chosen.iter().zip(&weights[position]) {
             assert!((got - wanted).abs() < 1e-5, "{place}: weight {got} wanted {wanted}");
         }
     }
-    let mlp_out = max_difference(&table(out), &golden.rows(&format!("mlp_out.{layer}")));
+    // The recording has the shared experts' part in it.
+    let mut all = out.to_vec();
+    checkpoint.add_shared(layer, call.x, &mut all);
+    let mlp_out = max_difference(&table(&all), &golden.rows(&format!("mlp_out.{layer}")));
     assert!(mlp_out < 1e-3, "{what}: output of the experts of layer {layer} off by {mlp_out}");
 }
 
@@ -49,7 +62,7 @@ fn full_forward_gives_the_recorded_routes_and_logits() {
         let mut run = |call: &MoeCall<'_>, out: &mut [f32]| {
             experts.run(call, out)?;
             moe_layers.push(u64::from(call.layer));
-            check_call(&golden, call, out, name);
+            check_call(&checkpoint, &golden, call, out, name);
             Ok(())
         };
         let mut model = checkpoint.decoder();
@@ -91,14 +104,14 @@ fn a_gate_on_its_own_layers_hidden_state_ranks_as_the_router_did() {
         let (checkpoint, golden) = (Checkpoint::open(&dir), Golden::open(&dir));
         let (experts, mut model) = (checkpoint.experts(), checkpoint.decoder());
         let gates = model.gates();
-        let (mut normed, mut logits, mut layers) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut room, mut logits, mut layers) = (GateRoom::default(), Vec::new(), Vec::new());
         let mut run = |call: &MoeCall<'_>, out: &mut [f32]| {
             let gate = &gates[layers.len()];
             layers.push(call.layer);
             assert_eq!(gate.layer(), call.layer);
             let width = call.hidden.len() / call.routes.len();
             for (routed, hidden) in call.routes.iter().zip(call.hidden.chunks_exact(width)) {
-                gate.logits(hidden, &mut normed, &mut logits);
+                gate.rank_values(hidden, &mut room, &mut logits);
                 let chosen = routed.route.experts();
                 let worst = chosen.iter().map(|&expert| logits[usize::from(expert)]);
                 let worst = worst.fold(f32::INFINITY, f32::min);

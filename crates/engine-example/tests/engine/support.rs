@@ -4,16 +4,23 @@
 use engine_example::EngineError;
 use engine_example::config::ModelConfig;
 use engine_example::linear::Linear;
-use engine_example::models::{MoeCall, Qwen3Moe};
+use engine_example::models::{Decoder, MoeCall};
 use engine_example::weights::{SharedBytes, SpineWeights, StoredTensor, WeightFormat};
-use expert_tier::pool::Dtype;
+use expert_tier::pool::{CheckpointConfig, Dtype};
 use safetensors::SafeTensors;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// The committed Qwen3-MoE checkpoints.
-pub(crate) const FIXTURES: [&str; 6] = [
+/// The committed checkpoints.
+pub(crate) const FIXTURES: [&str; 13] = [
+    "deepseek-v3-f32",
+    "deepseek-v3-bf16-mtp",
+    "deepseek-v3-fp8",
+    "deepseek-v3-noqlora-f16",
+    "kimi-k2-bf16",
+    "kimi-k2-int4",
+    "kimi-k26-int4",
     "qwen3moe-f32",
     "qwen3moe-bf16",
     "qwen3moe-edge-f16-sharded",
@@ -43,7 +50,7 @@ pub(crate) struct Checkpoint {
 
 impl Checkpoint {
     pub(crate) fn open(dir: &Path) -> Self {
-        let text: Map<String, Value> = read_json(&dir.join("config.json"));
+        let parsed = CheckpointConfig::open(&dir.join("config.json")).unwrap();
         let mut tensors = BTreeMap::new();
         for entry in std::fs::read_dir(dir).unwrap() {
             let path = entry.unwrap().path();
@@ -51,6 +58,7 @@ impl Checkpoint {
             if name.starts_with("model") && name.ends_with(".safetensors") {
                 let bytes = std::fs::read(&path).unwrap();
                 for (name, view) in SafeTensors::deserialize(&bytes).unwrap().iter() {
+                    let name = name.strip_prefix("language_model.").unwrap_or(name);
                     let name = name.strip_prefix("model.").unwrap_or(name).to_owned();
                     // Tensors that no layer asks for may have any type.
                     let Some(dtype) = Dtype::from_safetensors(&view.dtype().to_string()) else {
@@ -63,48 +71,70 @@ impl Checkpoint {
             }
         }
         Self {
-            config: ModelConfig::qwen3_moe(&text).unwrap(),
+            config: ModelConfig::of_family(parsed.family, &parsed.text).unwrap(),
             weights: SpineWeights::new(
                 tensors,
-                weight_format(&text),
+                weight_format(&parsed.quantization_config),
                 engine_example::kernels::Isa::detect(),
             ),
         }
     }
 
-    pub(crate) fn decoder(&self) -> Qwen3Moe {
-        Qwen3Moe::new(self.config.clone(), &self.weights).unwrap()
+    pub(crate) fn decoder(&self) -> Decoder {
+        Decoder::new(self.config.clone(), &self.weights).unwrap()
     }
 
     pub(crate) fn experts(&self) -> PlainExperts {
-        let (hidden, width) = (self.config.hidden_size, self.config.moe_intermediate_size);
+        let moe = &self.config.moe;
+        let [hidden, width] = self.config.expert_widths();
         let mut experts = BTreeMap::new();
-        for layer in 0..self.config.num_hidden_layers {
-            for index in 0..self.config.num_experts {
-                if !self.config.is_moe_layer(usize::from(layer)) {
-                    continue;
-                }
-                let linear = |part: &str, rows, cols| {
-                    let name = format!("layers.{layer}.mlp.experts.{index}.{part}_proj");
-                    self.weights.linear(&name, rows, cols).unwrap()
-                };
-                let parts = [
-                    linear("gate", width, hidden),
-                    linear("up", width, hidden),
-                    linear("down", hidden, width),
-                ];
+        for &layer in &moe.layers {
+            for index in 0..moe.num_experts {
+                let prefix = format!("layers.{layer}.{}.experts.{index}", moe.block);
+                let parts = self.feed_forward(&prefix, hidden, width);
                 experts.insert((layer, u16::try_from(index).unwrap()), parts);
             }
         }
         PlainExperts { experts }
     }
+
+    /// Gate, up and down, in either spelling.
+    fn feed_forward(&self, prefix: &str, hidden: usize, width: usize) -> [Linear; 3] {
+        let linear = |spellings: [&str; 2], rows, cols| {
+            let stored = |name: &String| {
+                let weight = |end: &str| self.weights.get(&format!("{name}.{end}")).is_some();
+                weight("weight") || weight("weight_packed")
+            };
+            let names = spellings.map(|part| format!("{prefix}.{part}"));
+            let name = names.iter().find(|name| stored(name)).unwrap();
+            self.weights.linear(name, rows, cols).unwrap()
+        };
+        [
+            linear(["gate_proj", "w1"], width, hidden),
+            linear(["up_proj", "w3"], width, hidden),
+            linear(["down_proj", "w2"], hidden, width),
+        ]
+    }
+
+    /// Adds what the shared experts of `layer` make of `x [n, hidden]` to `out`.
+    pub(crate) fn add_shared(&self, layer: u16, x: &[f32], out: &mut [f32]) {
+        let (moe, hidden) = (&self.config.moe, self.config.hidden_size);
+        if moe.shared_intermediate_size > 0 {
+            let prefix = format!("layers.{layer}.{}.shared_experts", moe.block);
+            let parts = self.feed_forward(&prefix, hidden, moe.shared_intermediate_size);
+            for (x, out) in x.chunks_exact(hidden).zip(out.chunks_exact_mut(hidden)) {
+                add_feed_forward(&parts, 1.0, x, out);
+            }
+        }
+    }
 }
 
-fn weight_format(text: &Map<String, Value>) -> WeightFormat {
-    let quantization = text.get("quantization_config").unwrap_or(&Value::Null);
+fn weight_format(quantization: &Map<String, Value>) -> WeightFormat {
     let size = |value: &Value| usize::try_from(value.as_u64().unwrap()).unwrap();
-    let block = quantization["weight_block_size"].as_array().map(|b| [size(&b[0]), size(&b[1])]);
-    let group = &quantization["config_groups"]["group_0"]["weights"]["group_size"];
+    let block = quantization.get("weight_block_size").and_then(Value::as_array);
+    let block = block.map(|b| [size(&b[0]), size(&b[1])]);
+    let groups = quantization.get("config_groups").unwrap_or(&Value::Null);
+    let group = &groups["group_0"]["weights"]["group_size"];
     WeightFormat { fp8_block: block, int4_group: (!group.is_null()).then(|| size(group)) }
 }
 
@@ -120,23 +150,22 @@ impl PlainExperts {
         for (token, routed) in call.routes.iter().enumerate() {
             let rows = token * hidden..(token + 1) * hidden;
             for (index, weight) in routed.iter() {
-                let [gate, up, down] = &self.experts[&(call.layer, index)];
-                let x = &call.x[rows.clone()];
-                let mut inner = vec![0.0; gate.weight().rows()];
-                let mut upper = inner.clone();
-                gate.apply(x, &mut inner);
-                up.apply(x, &mut upper);
-                for (g, u) in inner.iter_mut().zip(&upper) {
-                    *g = *g / (1.0 + (-*g).exp()) * u;
-                }
-                let mut y = vec![0.0; hidden];
-                down.apply(&inner, &mut y);
-                for (out, y) in out[rows.clone()].iter_mut().zip(&y) {
-                    *out += weight * y;
-                }
+                let parts = &self.experts[&(call.layer, index)];
+                add_feed_forward(parts, weight, &call.x[rows.clone()], &mut out[rows.clone()]);
             }
         }
         Ok(())
+    }
+}
+
+/// `out += weight · down(silu(gate x) · up x)` for one token.
+fn add_feed_forward([gate, up, down]: &[Linear; 3], weight: f32, x: &[f32], out: &mut [f32]) {
+    let mut inner = gate.product(x);
+    for (g, u) in inner.iter_mut().zip(&up.product(x)) {
+        *g = *g / (1.0 + (-*g).exp()) * u;
+    }
+    for (out, y) in out.iter_mut().zip(&down.product(&inner)) {
+        *out += weight * y;
     }
 }
 

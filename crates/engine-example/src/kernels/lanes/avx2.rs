@@ -25,6 +25,12 @@ pub(in super::super) fn load(x: &[f32; 16]) -> V {
 
 #[target_feature(enable = "avx2,fma,f16c")]
 #[inline]
+pub(in super::super) fn store(v: V, out: &mut [f32; 16]) {
+    *out = cast(v);
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
 pub(in super::super) fn fma(a: V, b: V, c: V) -> V {
     [_mm256_fmadd_ps(a[0], b[0], c[0]), _mm256_fmadd_ps(a[1], b[1], c[1])]
 }

@@ -26,6 +26,13 @@ pub(in super::super) fn load(x: &[f32; 16]) -> V {
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")]
 #[inline]
+pub(in super::super) fn store(v: V, out: &mut [f32; 16]) {
+    // Two halves: there is no safe cast of the whole register.
+    *out = cast([_mm512_castps512_ps256(v), _mm512_extractf32x8_ps::<1>(v)]);
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")]
+#[inline]
 pub(in super::super) fn fma(a: V, b: V, c: V) -> V {
     _mm512_fmadd_ps(a, b, c)
 }

@@ -23,6 +23,8 @@ pub(super) trait Lanes: Copy {
     fn splat(self, x: f32) -> Self::V;
     /// A vector from memory.
     fn load(self, x: &[f32; 16]) -> Self::V;
+    /// A vector to memory.
+    fn store(self, v: Self::V, out: &mut [f32; 16]);
     /// Starts to bring in the cache line that lies `ahead` bytes after `at`,
     /// which may be anywhere.
     fn prefetch<T>(self, at: &T, ahead: usize);

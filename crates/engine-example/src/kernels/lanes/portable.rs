@@ -36,6 +36,11 @@ impl Lanes for Portable {
     }
 
     #[inline(always)]
+    fn store(self, v: Self::V, out: &mut [f32; 16]) {
+        *out = v;
+    }
+
+    #[inline(always)]
     fn prefetch<T>(self, _at: &T, _ahead: usize) {}
 
     #[inline(always)]

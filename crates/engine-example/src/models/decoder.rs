@@ -1,13 +1,10 @@
-//! Qwen3-MoE: grouped-query attention with normed heads, softmax router, no shared expert.
-
 use super::LayerGate;
-use crate::config::ModelConfig;
+use super::layer::{Layer, LayerCache, Mlp};
+use crate::config::{AttentionConfig, ModelConfig};
 use crate::error::EngineError;
 use crate::linear::{Linear, StoredMatrix};
-use crate::router::{Routed, SoftmaxTopK};
-use crate::spine::{
-    AttentionShape, DenseMlp, GroupedQueryAttention, KvCache, RmsNorm, Rotary, with_f32,
-};
+use crate::router::{GroupScratch, Routed};
+use crate::spine::{RmsNorm, Rotary, with_f32};
 use crate::weights::SpineWeights;
 use candle_core::{Device, Tensor};
 
@@ -42,38 +39,25 @@ pub struct MoeCall<'a> {
     pub hidden: &'a [f32],
 }
 
-/// A Qwen3-MoE decoder: the dense part and the key-value cache of one sequence.
+/// A decoder of any family: the dense part and the cache of one sequence.
 ///
-/// The experts are not in here. [`Qwen3Moe::forward`] hands each layer's routes to its
+/// The experts are not in here. [`Decoder::forward`] hands each layer's routes to its
 /// caller, who adds the experts' outputs.
 #[derive(Debug)]
-pub struct Qwen3Moe {
+pub struct Decoder {
     config: ModelConfig,
     embedding: StoredMatrix,
     layers: Vec<Layer>,
     norm: RmsNorm,
     head: Linear,
     rotary: Rotary,
-    caches: Vec<KvCache>,
+    caches: Vec<LayerCache>,
+    scratch: GroupScratch,
     position: usize,
     prefill_chunk: usize,
 }
 
-#[derive(Debug)]
-struct Layer {
-    input_norm: RmsNorm,
-    attention: GroupedQueryAttention,
-    post_attention_norm: RmsNorm,
-    mlp: Mlp,
-}
-
-#[derive(Debug)]
-enum Mlp {
-    Dense(DenseMlp),
-    Routed { gate: Linear, router: SoftmaxTopK },
-}
-
-impl Qwen3Moe {
+impl Decoder {
     /// Builds the decoder from the spine's weights, which stay in their stored type.
     ///
     /// # Errors
@@ -96,13 +80,17 @@ impl Qwen3Moe {
         } else {
             weights.linear("lm_head", config.vocab_size, config.hidden_size)?
         };
-        let layers: Vec<Layer> = (0..usize::from(config.num_hidden_layers))
+        let layers: Vec<Layer> = (0..config.num_hidden_layers)
             .map(|layer| Layer::new(&config, weights, layer))
             .collect::<Result<_, _>>()?;
         Ok(Self {
             norm: norm("norm.weight")?,
-            rotary: Rotary::new(&config.rope, config.head_dim),
-            caches: layers.iter().map(|layer| layer.attention.new_cache()).collect(),
+            rotary: match &config.attention {
+                AttentionConfig::Grouped { shape, rope, .. } => Rotary::new(rope, shape.head_dim),
+                AttentionConfig::Latent(latent) => Rotary::new(&latent.rope, latent.shape.rope),
+            },
+            caches: layers.iter().map(Layer::new_cache).collect(),
+            scratch: GroupScratch::default(),
             position: 0,
             prefill_chunk: DEFAULT_PREFILL_CHUNK,
             embedding,
@@ -124,23 +112,24 @@ impl Qwen3Moe {
         self.position
     }
 
-    /// Bytes of the key-value cache.
+    /// Bytes of the cache.
     #[must_use]
     pub fn cache_bytes(&self) -> usize {
-        self.caches.iter().map(KvCache::bytes).sum()
+        self.caches.iter().map(LayerCache::bytes).sum()
+    }
+
+    /// Bytes that one more token needs in the cache, which grows by whole blocks of
+    /// [`BLOCK_POSITIONS`](crate::spine::BLOCK_POSITIONS) tokens.
+    #[must_use]
+    pub fn cache_bytes_per_token(&self) -> usize {
+        self.caches.iter().map(LayerCache::bytes_per_token).sum()
     }
 
     /// The router of every layer that has one, ascending; they share the decoder's weights.
     #[must_use]
     pub fn gates(&self) -> Vec<LayerGate> {
-        let gates = self.layers.iter().enumerate().filter_map(|(index, layer)| match &layer.mlp {
-            Mlp::Dense(_) => None,
-            Mlp::Routed { gate, .. } => {
-                let norm = layer.post_attention_norm.clone();
-                Some(LayerGate::new(layer_number(index), norm, gate.clone()))
-            }
-        });
-        gates.collect()
+        let layers = (0..).zip(&self.layers);
+        layers.filter_map(|(number, layer)| layer.gate(number)).collect()
     }
 
     /// How many tokens of a long input go through the layers together; at least 1.
@@ -151,7 +140,7 @@ impl Qwen3Moe {
     /// Forgets the sequence.
     pub fn reset(&mut self) {
         self.position = 0;
-        self.caches.iter_mut().for_each(KvCache::reset);
+        self.caches.iter_mut().for_each(LayerCache::reset);
     }
 
     /// Appends `tokens` to the sequence and returns logits `[1 or tokens, vocab_size]`.
@@ -215,40 +204,31 @@ impl Qwen3Moe {
         let start = self.position;
         let rotation = self.rotary.at(start, tokens.len());
         let mut h = self.embed(tokens)?;
-        for (index, layer) in self.layers.iter().enumerate() {
-            let x = layer.input_norm.forward(&h)?;
-            let cache = &mut self.caches[index];
-            h = (h + layer.attention.forward(&x, &rotation, start, cache)?)?;
-            let x = layer.post_attention_norm.forward(&h)?;
-            let y = match &layer.mlp {
+        let Self { layers, caches, scratch, position, .. } = self;
+        for ((number, layer), cache) in (0..).zip(&*layers).zip(caches) {
+            h = (&h + layer.attend(&h, &rotation, start, cache)?)?;
+            let x = layer.mlp_input(&h)?;
+            let y = match layer.mlp() {
                 Mlp::Dense(mlp) => mlp.forward(&x)?,
-                Mlp::Routed { gate, router } => {
-                    let routes = route(layer_number(index), &gate.forward(&x)?, router)?;
-                    self.run_experts(index, &routes, &x, &h, experts)?
+                Mlp::Routed(block) => {
+                    let routes = block.route(number, &x, scratch)?;
+                    let mut out = vec![0.0; x.elem_count()];
+                    with_f32(&x, |x| {
+                        with_f32(&h, |hidden| {
+                            let position = *position;
+                            let call =
+                                MoeCall { layer: number, position, routes: &routes, x, hidden };
+                            experts(&call, &mut out)
+                        })
+                    })???;
+                    let y = Tensor::from_vec(out, x.shape(), &Device::Cpu)?;
+                    block.add_shared(&x, y)?
                 }
             };
             h = (h + y)?;
         }
         self.position += tokens.len();
         Ok(h)
-    }
-
-    fn run_experts(
-        &self,
-        index: usize,
-        routes: &[Routed],
-        x: &Tensor,
-        h: &Tensor,
-        experts: &mut RunExperts<'_>,
-    ) -> Result<Tensor, EngineError> {
-        let mut out = vec![0.0; x.elem_count()];
-        with_f32(x, |x| {
-            with_f32(h, |hidden| {
-                let (layer, position) = (layer_number(index), self.position);
-                experts(&MoeCall { layer, position, routes, x, hidden }, &mut out)
-            })
-        })???;
-        Ok(Tensor::from_vec(out, x.shape(), &Device::Cpu)?)
     }
 
     /// The stored rows of `tokens` in f32, `[tokens, hidden]`.
@@ -265,59 +245,4 @@ impl Qwen3Moe {
     fn logits(&self, hidden: &Tensor) -> Result<Tensor, EngineError> {
         Ok(self.head.forward(&self.norm.forward(hidden)?)?)
     }
-}
-
-impl Layer {
-    fn new(
-        config: &ModelConfig,
-        weights: &SpineWeights,
-        layer: usize,
-    ) -> Result<Self, EngineError> {
-        let (hidden, eps) = (config.hidden_size, config.rms_norm_eps);
-        let norm = |name: &str| -> Result<RmsNorm, EngineError> {
-            let name = format!("layers.{layer}.{name}.weight");
-            Ok(RmsNorm::new(weights.vector(&name, hidden)?, eps))
-        };
-        let shape = AttentionShape {
-            hidden,
-            heads: config.num_attention_heads,
-            kv_heads: config.num_key_value_heads,
-            head_dim: config.head_dim,
-        };
-        let attention = format!("layers.{layer}.self_attn");
-        let mlp = format!("layers.{layer}.mlp");
-        Ok(Self {
-            input_norm: norm("input_layernorm")?,
-            attention: GroupedQueryAttention::new(
-                weights,
-                &attention,
-                shape,
-                config.attention_bias,
-                eps,
-            )?,
-            post_attention_norm: norm("post_attention_layernorm")?,
-            mlp: if config.is_moe_layer(layer) {
-                let (experts, top_k) = (config.num_experts, config.num_experts_per_tok);
-                Mlp::Routed {
-                    gate: weights.linear(&format!("{mlp}.gate"), experts, hidden)?,
-                    router: SoftmaxTopK::new(experts, top_k, config.norm_topk_prob)?,
-                }
-            } else {
-                Mlp::Dense(DenseMlp::new(weights, &mlp, hidden, config.intermediate_size)?)
-            },
-        })
-    }
-}
-
-/// The config limits layers to what `u16` holds.
-fn layer_number(index: usize) -> u16 {
-    u16::try_from(index).expect("layers are numbered by u16")
-}
-
-/// Routes of every token from router logits `[tokens, experts]`.
-fn route(layer: u16, logits: &Tensor, router: &SoftmaxTopK) -> Result<Vec<Routed>, EngineError> {
-    let (_, experts) = logits.dims2()?;
-    with_f32(logits, |logits| {
-        logits.chunks_exact(experts).map(|logits| router.route(layer, logits)).collect()
-    })?
 }

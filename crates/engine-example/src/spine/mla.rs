@@ -1,0 +1,165 @@
+use super::kv_cache::RowCache;
+use super::norm::RmsNorm;
+use super::rope::Rotation;
+use crate::error::EngineError;
+use crate::kernels::{Isa, LatentHeads, LatentPass, latent_attention};
+use crate::linear::{Linear, StoredMatrix};
+use crate::weights::SpineWeights;
+
+/// Epsilon of the norms of the compressed queries and keys: the reference implementations use
+/// their norm class's default here, whatever `rms_norm_eps` says.
+const LATENT_EPS: f32 = 1e-6;
+
+/// Sizes of a latent attention.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LatentShape {
+    /// Width of the residual stream.
+    pub hidden: usize,
+    /// Query heads.
+    pub heads: usize,
+    /// Width of the compressed queries; `None`: queries are projected at once.
+    pub q_rank: Option<usize>,
+    /// Width of the compressed keys and values.
+    pub rank: usize,
+    /// Width of a head's part without rotation.
+    pub nope: usize,
+    /// Width of the part with rotation, even; its key is shared by all heads.
+    pub rope: usize,
+    /// Width of a head's value.
+    pub value: usize,
+}
+
+impl LatentShape {
+    fn heads(&self) -> LatentHeads {
+        let Self { heads, nope, rope, value, rank: latent, .. } = *self;
+        LatentHeads { heads, nope, rope, value, latent }
+    }
+}
+
+/// Causal multi-head latent attention (DeepSeek-V2, 2024): keys and values are projections of one
+/// compressed row a position, and only that row is cached. The projections are absorbed into
+/// queries and outputs, so that the cache is never expanded.
+#[derive(Debug)]
+pub struct LatentAttention {
+    queries: Queries,
+    kv_a: Linear,
+    kv_norm: RmsNorm,
+    kv_b: StoredMatrix,
+    output: Linear,
+    shape: LatentShape,
+    scale: f32,
+    isa: Isa,
+}
+
+#[derive(Debug)]
+enum Queries {
+    Direct(Linear),
+    LowRank { a: Linear, norm: RmsNorm, b: Linear },
+}
+
+impl LatentAttention {
+    /// The weights `{prefix}.{q_proj | q_a_proj, q_a_layernorm, q_b_proj}`,
+    /// `kv_a_proj_with_mqa`, `kv_a_layernorm`, `kv_b_proj` and `o_proj`. `bias`: the first and the
+    /// last projections have one. `scale` is the factor on scores.
+    ///
+    /// # Errors
+    /// A weight that is missing or has another shape.
+    pub fn new(
+        weights: &SpineWeights,
+        prefix: &str,
+        shape: LatentShape,
+        bias: bool,
+        scale: f32,
+    ) -> Result<Self, EngineError> {
+        let LatentShape { hidden, heads, rank, nope, rope, value, .. } = shape;
+        let linear = |name: &str, rows: usize, cols: usize| {
+            weights.linear(&format!("{prefix}.{name}"), rows, cols)
+        };
+        let outer = |name: &str, rows: usize, cols: usize| {
+            let linear = linear(name, rows, cols)?;
+            if bias {
+                linear.with_bias(weights.vector(&format!("{prefix}.{name}.bias"), rows)?)
+            } else {
+                Ok(linear)
+            }
+        };
+        let norm = |name: &str, width: usize| -> Result<RmsNorm, EngineError> {
+            let weight = weights.vector(&format!("{prefix}.{name}.weight"), width)?;
+            Ok(RmsNorm::new(weight, LATENT_EPS))
+        };
+        let query_rows = heads * (nope + rope);
+        let queries = match shape.q_rank {
+            None => Queries::Direct(linear("q_proj", query_rows, hidden)?),
+            Some(q_rank) => Queries::LowRank {
+                a: outer("q_a_proj", q_rank, hidden)?,
+                norm: norm("q_a_layernorm", q_rank)?,
+                b: linear("q_b_proj", query_rows, q_rank)?,
+            },
+        };
+        Ok(Self {
+            queries,
+            kv_a: outer("kv_a_proj_with_mqa", rank + rope, hidden)?,
+            kv_norm: norm("kv_a_layernorm", rank)?,
+            kv_b: weights.matrix(&format!("{prefix}.kv_b_proj"), heads * (nope + value), rank)?,
+            output: outer("o_proj", hidden, heads * value)?,
+            shape,
+            scale,
+            isa: weights.workspace().isa(),
+        })
+    }
+
+    /// An empty cache for this layer: one row of `rank + rope` values a position.
+    #[must_use]
+    pub fn new_cache(&self) -> RowCache {
+        RowCache::new(self.shape.rank + self.shape.rope)
+    }
+
+    /// `x [n, hidden]` at positions `start..start + n`, whose angles `rotation` holds (`None`:
+    /// nothing is rotated), to `[n, hidden]`. The compressed rows join the cache, which holds all
+    /// earlier positions.
+    ///
+    /// # Panics
+    /// If `x` is not whole rows.
+    pub fn forward(
+        &self,
+        x: &[f32],
+        rotation: Option<&Rotation>,
+        start: usize,
+        cache: &mut RowCache,
+    ) -> Vec<f32> {
+        let LatentShape { heads, rank, nope, rope, value, .. } = self.shape;
+        let mut q = match &self.queries {
+            Queries::Direct(projection) => projection.product(x),
+            Queries::LowRank { a, norm, b } => {
+                let mut low = a.product(x);
+                low.chunks_exact_mut(norm.width()).for_each(|row| norm.apply(row));
+                b.product(&low)
+            }
+        };
+        let mut rows = self.kv_a.product(x);
+        for row in rows.chunks_exact_mut(rank + rope) {
+            self.kv_norm.apply(&mut row[..rank]);
+        }
+        if let Some(rotation) = rotation {
+            for (token, row) in rows.chunks_exact_mut(rank + rope).enumerate() {
+                rotation.rotate_pairs(token, &mut row[rank..]);
+            }
+            for (index, head) in q.chunks_exact_mut(nope + rope).enumerate() {
+                rotation.rotate_pairs(index / heads, &mut head[nope..]);
+            }
+        }
+        cache.write(start, &rows);
+        let n = rows.len() / (rank + rope);
+        let pieces: Vec<&[f32]> = cache.rows(start + n).collect();
+        let pass = LatentPass {
+            heads: self.shape.heads(),
+            kv_b: &self.kv_b.view(),
+            rows: &pieces,
+            start,
+            scale: self.scale,
+        };
+        let mut mixed = vec![0.0; n * heads * value];
+        latent_attention(self.isa, &pass, &q, &mut mixed);
+        self.output.product(&mixed)
+    }
+}
