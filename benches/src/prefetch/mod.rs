@@ -62,7 +62,7 @@ impl<'a> Workload<'a> {
         let tokens = settings.pick(TOKENS, QUICK_TOKENS);
         let files = Files::write(&settings.dir, "worst", tokens.1, None, None)?;
         let ways = ways(&[NONE, WRONG]);
-        let rounds = settings.rounds * WORST_ROUNDS;
+        let rounds = settings.rounds * settings.pick(WORST_ROUNDS, 1);
         Ok(Self::new("worst case, OLMoE", None, files, SLOTS, tokens, ways, rounds))
     }
 
@@ -73,7 +73,7 @@ impl<'a> Workload<'a> {
         let files = Files::write(&settings.dir, "bundled", tokens.1, Some(plans), Some(trace))?;
         let ways = ways(&[NONE, ORACLE, PILOT]);
         let (name, slots) = ("bundled model", BUNDLED_SLOTS);
-        let rounds = settings.rounds * BUNDLED_ROUNDS;
+        let rounds = settings.rounds * settings.pick(BUNDLED_ROUNDS, 1);
         Ok(Self::new(name, Some(trace), files, slots, tokens, ways, rounds))
     }
 
