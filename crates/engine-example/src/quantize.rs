@@ -261,7 +261,7 @@ fn header(pool: &Pool, group: usize) -> Map<String, Value> {
         header.insert(name, entry);
     };
     for tensor in pool.spine().values() {
-        let dtype = tensor.dtype.safetensors_name();
+        let dtype = tensor.dtype.name();
         add(tensor.stored_name.clone(), dtype, tensor.shape.clone(), tensor.extent.len);
     }
     let name = |id: ExpertId, projection: &str, part: &str| {

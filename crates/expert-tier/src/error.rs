@@ -408,6 +408,24 @@ pub enum TierError {
         /// The setting, with its origin.
         setting: String,
     },
+    /// A tensor's dimensions are none that its type can have.
+    #[error("{}: tensor {tensor}: {reason}", path.display())]
+    BadShape {
+        /// The file.
+        path: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// What is wrong, with the numbers.
+        reason: String,
+    },
+    /// Files that belong together by their names do not say so.
+    #[error("{}: {reason}", path.display())]
+    SplitSet {
+        /// The file, or the set's first one.
+        path: PathBuf,
+        /// What the name says and what the file says.
+        reason: String,
+    },
     /// Something does not begin where it must.
     #[error("{}: {tensor}: begins at {offset}, must begin at a multiple of {alignment}", path.display())]
     BadAlignment {

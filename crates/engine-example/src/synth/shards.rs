@@ -136,7 +136,7 @@ fn shard(name: String, mut tensors: Vec<Tensor>) -> Shard {
     let mut at = 0;
     for tensor in &tensors {
         let (name, end) = (Value::String(tensor.name.clone()), at + tensor.bytes());
-        let (dtype, shape) = (tensor.dtype.safetensors_name(), &tensor.shape);
+        let (dtype, shape) = (tensor.dtype.name(), &tensor.shape);
         text.push_str(&format!(
             ",{name}:{{\"dtype\":\"{dtype}\",\"shape\":{shape:?},\"data_offsets\":[{at},{end}]}}"
         ));

@@ -177,7 +177,7 @@ fn head(
         let name = packed::stored_name(&tensor.name)
             .ok_or_else(|| refused(out, tensor.name.clone(), "no name of a spine tensor"))?;
         let name = serde_json::Value::String(name);
-        let (dtype, shape) = (tensor.dtype.safetensors_name(), &tensor.shape);
+        let (dtype, shape) = (tensor.dtype.name(), &tensor.shape);
         text.push_str(&format!(
             ",{name}:{{\"dtype\":\"{dtype}\",\"shape\":{shape:?},\"data_offsets\":[{at},{}]}}",
             at + len

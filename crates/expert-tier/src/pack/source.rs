@@ -121,8 +121,17 @@ impl PoolSource {
     /// Makes sure that the files of `pool` are still there.
     ///
     /// # Errors
-    /// A file that cannot be opened or is not the one any more.
+    /// A file that cannot be opened or is not the one any more; `unsupported` for a GGUF pool.
     pub fn open(pool: &Pool) -> Result<Self, TierError> {
+        if pool.gguf().is_some() {
+            return Err(TierError::Unsupported {
+                path: pool.root().to_owned(),
+                thing: "GGUF pool".to_owned(),
+                reason: "a packed pool has no place yet for its metadata and for the block types \
+                         of its dense part; it is served where it lies"
+                    .to_owned(),
+            });
+        }
         let handles = Handles::new(pool, OpenAs::Sequential);
         let spine = pool.spine().keys().cloned().collect();
         let source = Self { pool: pool.clone(), handles, spine };

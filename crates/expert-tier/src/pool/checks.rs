@@ -67,6 +67,7 @@ fn check_weight(
 ) -> Result<(), TierError> {
     let part = &weight.part;
     let plain = is_fp8(part.dtype)
+        || part.dtype.is_block()
         || matches!(part.dtype, Dtype::F64 | Dtype::F32 | Dtype::F16 | Dtype::Bf16);
     let stored_cols = match quantization {
         _ if plain => Some(cols),

@@ -2,6 +2,7 @@
 
 use super::dtype::Dtype;
 use super::expert::{Extent, Part, PartRole};
+use super::gguf::{self, Name, SplitKeys};
 use super::names::{self, ExpertName, StackKind, TensorName};
 use super::safetensors::{self, Header, RawTensor};
 use super::{FileIdentity, Hole, PoolFile, SetAside, SpineTensor, WeightShape, sniff};
@@ -61,6 +62,8 @@ pub(super) struct Collected {
     pub(super) notices: Vec<Notice>,
     /// Bytes of all tensors.
     pub(super) tensor_bytes: u64,
+    /// What the first GGUF file says.
+    pub(super) gguf: Option<gguf::Metadata>,
 }
 
 impl Collected {
@@ -80,7 +83,9 @@ impl Collected {
         let header = safetensors::parse_header(&text, len, path)?;
         let index = self.files.len() as u32;
         let data_start = safetensors::data_start(header_len);
-        self.add_holes(sniff::holes(&file, index, data_start, len, &header.tensors), path);
+        let ends: Vec<(&str, u64)> =
+            header.tensors.iter().map(|tensor| (tensor.name.as_ref(), tensor.end)).collect();
+        self.add_holes(sniff::holes(&file, index, data_start, len, &ends), path);
         self.add_side_file(path, siblings);
         for tensor in &header.tensors {
             visit(&tensor.name);
@@ -138,6 +143,66 @@ impl Collected {
                     extent,
                 };
                 self.add_spine(canonical, tensor, path)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The same for a GGUF file.
+    pub(super) fn add_gguf(
+        &mut self,
+        path: &Path,
+        siblings: &[String],
+    ) -> Result<SplitKeys, TierError> {
+        let (file, metadata) = open_regular(path)?;
+        let len = metadata.len();
+        sniff::check_head(&file, len, path)?;
+        let header = gguf::read_header(&file, len, path)?;
+        let keys = SplitKeys::of(&header)?;
+        let file_index = self.files.len() as u32;
+        let ends: Vec<(&str, u64)> =
+            header.tensors.iter().map(|tensor| (tensor.name.as_str(), tensor.end)).collect();
+        self.add_holes(sniff::holes(&file, file_index, header.data_start, len, &ends), path);
+        self.add_side_file(path, siblings);
+        for tensor in &header.tensors {
+            let extent = Extent {
+                file: file_index,
+                offset: header.data_start + tensor.begin,
+                len: tensor.end - tensor.begin,
+            };
+            self.tensor_bytes = self.tensor_bytes.saturating_add(extent.len);
+            self.add_gguf_tensor(tensor, extent, path)?;
+        }
+        self.gguf.get_or_insert(header.metadata);
+        self.files.push(PoolFile { path: path.to_owned(), identity: identity(&metadata) });
+        Ok(keys)
+    }
+
+    fn add_gguf_tensor(
+        &mut self,
+        tensor: &gguf::Tensor,
+        extent: Extent,
+        path: &Path,
+    ) -> Result<(), TierError> {
+        match gguf::classify(&tensor.name, path)? {
+            Name::Stack { layer, kind } => self.stacks.push(Stack {
+                name: tensor.name.clone(),
+                layer,
+                kind,
+                row_major: true,
+                dtype: tensor.dtype,
+                shape: tensor.shape.clone(),
+                extent,
+            }),
+            Name::UnknownExpertTensor => self.unknown.add(&tensor.name, extent.len),
+            Name::Spine(canonical) => {
+                let tensor = SpineTensor {
+                    stored_name: tensor.name.clone(),
+                    dtype: tensor.dtype,
+                    shape: tensor.shape.clone(),
+                    extent,
+                };
+                self.add_spine(&canonical, tensor, path)?;
             }
         }
         Ok(())

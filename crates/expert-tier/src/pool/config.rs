@@ -169,7 +169,12 @@ impl CheckpointConfig {
                 key: "(whole file)".to_owned(),
                 reason: format!("not a JSON object: {error}"),
             })?;
-        let outer = Reader { path, prefix: String::new(), map: &root };
+        Self::of_map(&root, path)
+    }
+
+    /// The same from an object; `path` is what errors name.
+    pub(super) fn of_map(root: &Map<String, Value>, path: &Path) -> Result<Self, TierError> {
+        let outer = Reader { path, prefix: String::new(), map: root };
         let text = outer.object("text_config")?;
         let inner = text.as_ref().unwrap_or(&outer);
         let outer_type = outer.string("model_type")?.unwrap_or_default();

@@ -8,6 +8,7 @@ mod config;
 mod dtype;
 mod expert;
 mod find;
+pub mod gguf;
 pub(crate) mod handles;
 mod json;
 pub(crate) mod map;
@@ -148,6 +149,10 @@ pub enum PoolFormat {
     SafetensorsShards,
     /// Aligned experts in one file: [`packed`].
     Packed,
+    /// One GGUF file.
+    Gguf,
+    /// Several GGUF files that belong together.
+    GgufSplit,
 }
 
 impl PoolFormat {
@@ -158,6 +163,8 @@ impl PoolFormat {
             Self::Safetensors => "safetensors",
             Self::SafetensorsShards => "safetensors-shards",
             Self::Packed => "packed",
+            Self::Gguf => "gguf",
+            Self::GgufSplit => "gguf-split",
         }
     }
 }
@@ -185,6 +192,7 @@ pub(crate) struct PoolInner {
     pub(crate) holes: Vec<Hole>,
     pub(crate) format: PoolFormat,
     pub(crate) checksums: packed::Checksums,
+    pub(crate) gguf: Option<gguf::Metadata>,
 }
 
 impl Pool {
@@ -218,6 +226,12 @@ impl Pool {
     #[must_use]
     pub fn file_checksum(&self, file: u32) -> Option<u64> {
         self.inner.checksums.file(file)
+    }
+
+    /// What a GGUF file says of itself, without long arrays; `None` in other formats.
+    #[must_use]
+    pub fn gguf(&self) -> Option<&gguf::Metadata> {
+        self.inner.gguf.as_ref()
     }
 
     /// Where every routed expert lies.

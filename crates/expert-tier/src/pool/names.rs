@@ -194,7 +194,7 @@ fn stack<'a>(layer: u16, block: u8, tail: &str) -> TensorName<'a> {
 /// `12.rest` → (12, `rest`). A number that does not fit 64 bits becomes the largest one, so
 /// that the caller's limit names it. Leading zeros are no number: they would be a second
 /// spelling of the same layer.
-fn split_number(text: &str) -> Option<(u64, &str)> {
+pub(super) fn split_number(text: &str) -> Option<(u64, &str)> {
     let (digits, rest) = text.split_once('.')?;
     let plain = digits.bytes().all(|byte| byte.is_ascii_digit());
     if !plain || digits.is_empty() || (digits.len() > 1 && digits.starts_with('0')) {
@@ -203,7 +203,7 @@ fn split_number(text: &str) -> Option<(u64, &str)> {
     Some((digits.parse().unwrap_or(u64::MAX), rest))
 }
 
-fn narrow(value: u64, what: &str, name: &str, path: &Path) -> Result<u16, TierError> {
+pub(super) fn narrow(value: u64, what: &str, name: &str, path: &Path) -> Result<u16, TierError> {
     // The last value stays free so that a count of experts fits 16 bits too.
     match u16::try_from(value) {
         Ok(number) if number < u16::MAX => Ok(number),

@@ -3,7 +3,7 @@
 use super::assemble::{Assembled, assemble};
 use super::collect::Collected;
 use super::config::CheckpointConfig;
-use super::{HeadKind, Pool, PoolFormat, PoolInner, packed, source};
+use super::{HeadKind, Pool, PoolFormat, PoolInner, gguf, packed, source};
 use crate::error::TierError;
 use crate::notice::Notice;
 use std::path::Path;
@@ -12,7 +12,9 @@ use std::sync::Arc;
 impl Pool {
     /// Recognises and opens a checkpoint: a folder with `model.safetensors`, a folder with
     /// shards and `model.safetensors.index.json`, or one `.safetensors` file (a shard of an
-    /// indexed set stands for the set), a folder with a config and files in sub-folders, or a [`packed`] pool (its folder or one of its files).
+    /// indexed set stands for the set), a folder with a config and files in sub-folders, a GGUF
+    /// file (any of a split set stands for the set) or the folder of one, or a [`packed`] pool (its
+    /// folder or one of its files).
     /// A `config.json` beside it is used if there is one.
     ///
     /// Only headers, the index and the config are read; no weight is. A checkpoint without
@@ -70,8 +72,18 @@ impl Pool {
         mut collected: Collected,
         checksums: packed::Checksums,
     ) -> Result<Self, TierError> {
+        let gguf = collected.gguf.take();
+        let config = match &gguf {
+            // The file speaks for itself: a config beside it may be of another model.
+            Some(metadata) => {
+                Some(gguf::checkpoint(metadata, &collected.spine, !collected.stacks.is_empty())?)
+            }
+            None => config,
+        };
         let format = match collected.files.len() {
             _ if checksums.present() => PoolFormat::Packed,
+            1 if gguf.is_some() => PoolFormat::Gguf,
+            _ if gguf.is_some() => PoolFormat::GgufSplit,
             0 | 1 => PoolFormat::Safetensors,
             _ => PoolFormat::SafetensorsShards,
         };
@@ -92,6 +104,7 @@ impl Pool {
             holes,
             format,
             checksums,
+            gguf,
         };
         let more = Pool::remarks(&pool);
         pool.notices.extend(more);

@@ -1,6 +1,6 @@
 //! What a file is when it is no model, and what was never written into it.
 
-use super::safetensors::RawTensor;
+use super::gguf::MAGIC;
 use super::{Extent, Hole};
 use crate::error::TierError;
 use nix::unistd::{Whence, lseek};
@@ -15,6 +15,13 @@ const RESERVED_BYTES: usize = 512;
 /// More separate holes than this add nothing to a warning.
 const MAX_HOLES: usize = 256;
 
+/// How the formats before GGUF begin.
+const OLD_MAGICS: [(&[u8; 4], &str); 3] = [
+    (b"tjgg", "a GGJT file, a format before GGUF: convert the model again"),
+    (b"lmgg", "a GGML file, a format before GGUF: convert the model again"),
+    (b"fmgg", "a GGMF file, a format before GGUF: convert the model again"),
+];
+
 /// Endings that downloaders give to their own files beside the target.
 pub(super) const DOWNLOAD_MARKS: [&str; 7] =
     [".aria2", ".incomplete", ".part", ".partial", ".crdownload", ".download", ".lock.tmp"];
@@ -27,6 +34,10 @@ pub(super) fn check_head(file: &File, len: u64, path: &Path) -> Result<Vec<u8>, 
         operation: "read",
         source,
     })?;
+    // As a length these four letters would be far beyond any header's.
+    if head.starts_with(MAGIC) {
+        return Ok(head);
+    }
     // A header begins at byte 8: with its brace there, the first bytes are a length, whatever
     // they happen to spell.
     if head.get(8) != Some(&b'{') {
@@ -47,12 +58,8 @@ fn recognise(head: &[u8], path: &Path) -> Result<(), TierError> {
              pull` or download the file itself"
         ));
     }
-    if head.starts_with(b"GGUF") {
-        return Err(TierError::Unsupported {
-            path: path.to_owned(),
-            thing: "GGUF file".to_owned(),
-            reason: "only safetensors checkpoints can be opened".to_owned(),
-        });
+    if let Some((_, what)) = OLD_MAGICS.iter().find(|(magic, _)| head.starts_with(*magic)) {
+        return not_a_model(what);
     }
     if head.starts_with(b"PK\x03\x04") {
         return not_a_model("a ZIP archive (an old PyTorch file?), not safetensors");
@@ -92,13 +99,14 @@ fn lfs_pointer(head: &[u8]) -> Option<String> {
 }
 
 /// Ranges of tensors that the file system says were never written. `tensors` are in byte
-/// order; nothing is read. File systems that cannot tell have none.
+/// order, with their ends counted from `data_start`; nothing is read. File systems that cannot
+/// tell have none.
 pub(super) fn holes(
     file: &File,
     index: u32,
     data_start: u64,
     len: u64,
-    tensors: &[RawTensor<'_>],
+    tensors: &[(&str, u64)],
 ) -> Vec<Hole> {
     let mut found = Vec::new();
     let mut at = data_start;
@@ -110,10 +118,10 @@ pub(super) fn holes(
         }
         let start = hole.max(data_start);
         // The first tensor that ends behind the start of the hole.
-        let first = tensors.partition_point(|tensor| data_start + tensor.end <= start);
-        if let Some(tensor) = tensors.get(first) {
+        let first = tensors.partition_point(|(_, tensor_end)| data_start + tensor_end <= start);
+        if let Some((name, _)) = tensors.get(first) {
             found.push(Hole {
-                tensor: tensor.name.to_string(),
+                tensor: (*name).to_owned(),
                 extent: Extent { file: index, offset: start, len: end - start },
             });
         }

@@ -1,11 +1,13 @@
 //! From the path that was given to the set of files it means.
 
-use super::collect::Collected;
+use super::collect::{Collected, open_regular};
+use super::gguf;
 use super::shards::{self, Index};
 use super::sniff;
 use crate::error::TierError;
 use crate::notice::Notice;
 use std::fs;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 const SINGLE: &str = "model.safetensors";
@@ -53,6 +55,9 @@ pub(super) fn collect(path: &Path) -> Result<Collected, TierError> {
     if name.ends_with(INDEX_ENDING) {
         return collect_index(path, &names);
     }
+    if gguf::is_gguf_name(name) || begins_as_gguf(path) {
+        return gguf::collect_file(path, &names);
+    }
     // A shard of a set means the set, if the index beside it agrees.
     if let Some(index) = index_of_shard(name) {
         for index in [index.as_str(), INDEX] {
@@ -70,6 +75,20 @@ pub(super) fn collect(path: &Path) -> Result<Collected, TierError> {
         }
     }
     collect_single(path, &names)
+}
+
+/// Whether the file is a GGUF file of another name (a blob of a hub's cache). What cannot be read
+/// is not one: whoever opens it says why.
+fn begins_as_gguf(path: &Path) -> bool {
+    let mut magic = [0; 4];
+    let file = open_regular(path).and_then(|(file, _)| {
+        file.read_exact_at(&mut magic, 0).map_err(|source| TierError::Io {
+            path: path.to_owned(),
+            operation: "read",
+            source,
+        })
+    });
+    file.is_ok() && magic == *gguf::MAGIC
 }
 
 fn collect_single(path: &Path, names: &[String]) -> Result<Collected, TierError> {
@@ -111,6 +130,9 @@ fn collect_dir(dir: &Path, names: &[String]) -> Result<Collected, TierError> {
     match (&indexes[..], &files[..]) {
         ([index], _) => collect_index(&dir.join(index), names),
         ([], [file]) => collect_single(&dir.join(file), names),
+        ([], []) if names.iter().any(|name| gguf::is_gguf_name(name)) => {
+            gguf::collect_dir(dir, names)
+        }
         ([], []) => match collect_below(dir, names)? {
             Some(collected) => Ok(collected),
             None => Err(nothing_there(dir, names)),
@@ -180,17 +202,11 @@ fn nothing_there(dir: &Path, names: &[String]) -> TierError {
     let unfinished =
         names.iter().find(|name| sniff::DOWNLOAD_MARKS.iter().any(|mark| name.ends_with(mark)));
     if let Some(name) = unfinished {
-        let reason = format!("no safetensors file, but {name}: the download is not finished");
+        let reason = format!("no model file, but {name}: the download is not finished");
         return TierError::IncompleteDownload { path, reason };
     }
-    if let Some(name) = names.iter().find(|name| name.ends_with(".gguf")) {
-        return TierError::Unsupported {
-            path,
-            thing: name.clone(),
-            reason: "GGUF: only safetensors checkpoints can be opened".to_owned(),
-        };
-    }
-    let reason = format!("no safetensors file among the {} entries of the folder", names.len());
+    let reason =
+        format!("no safetensors or GGUF file among the {} entries of the folder", names.len());
     TierError::NotAModel { path, reason }
 }
 

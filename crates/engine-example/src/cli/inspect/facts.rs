@@ -158,7 +158,7 @@ impl Facts {
             self.spine_tensors += 1;
             self.spine_bytes += tensor.extent.len;
             tally.add(tensor.dtype, tensor.extent.len);
-            if !tensor.extent.offset.is_multiple_of(tensor.dtype.size_bytes()) {
+            if !tensor.extent.offset.is_multiple_of(tensor.dtype.align_bytes()) {
                 self.unaligned_spine_tensors.push(tensor.stored_name.clone());
             }
         }
@@ -222,7 +222,11 @@ struct Tally(BTreeMap<String, (usize, u64)>);
 
 impl Tally {
     fn add(&mut self, dtype: Dtype, bytes: u64) {
-        let entry = self.0.entry(format!("{dtype:?}").to_uppercase()).or_default();
+        let name = match dtype.is_block() {
+            true => dtype.name().to_owned(),
+            false => format!("{dtype:?}").to_uppercase(),
+        };
+        let entry = self.0.entry(name).or_default();
         entry.0 += 1;
         entry.1 += bytes;
     }
@@ -249,7 +253,7 @@ fn placement(pool: &Pool) -> Placement {
             *count += usize::from(start.is_multiple_of(size));
         }
         for part in &expert.parts {
-            if !part.extent.offset.is_multiple_of(part.dtype.size_bytes()) {
+            if !part.extent.offset.is_multiple_of(part.dtype.align_bytes()) {
                 placement.unaligned_parts += 1;
                 unaligned.insert(id);
             }

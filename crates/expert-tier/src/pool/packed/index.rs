@@ -229,7 +229,7 @@ impl Index {
         for (number, schema) in self.schemas.iter().enumerate() {
             let parts = schema.parts.iter().map(|part| RawPart {
                 role: text(role_name(part.role)),
-                dtype: text(part.dtype.safetensors_name()),
+                dtype: text(part.dtype.name()),
                 rows: part.rows,
                 cols: part.cols,
                 offset: part.offset,
@@ -362,18 +362,28 @@ impl At<'_> {
         let Some(&(_, role)) = role else {
             return Err(self.invalid(Some(name.to_owned()), format!("role {:?}", raw.role.0)));
         };
-        let Some(dtype) = Dtype::from_safetensors(&raw.dtype.0) else {
+        let Some(dtype) = Dtype::from_name(&raw.dtype.0) else {
             return Err(self.unsupported(name, format!("element type {:?}", raw.dtype.0)));
         };
         let shape = || vec![u64::from(raw.rows), u64::from(raw.cols)];
-        let elements = u64::from(raw.rows) * u64::from(raw.cols);
-        let needed =
-            elements.checked_mul(dtype.size_bytes()).ok_or_else(|| TierError::Overflow {
+        if !u64::from(raw.cols).is_multiple_of(dtype.block_elements()) {
+            let reason = format!(
+                "a row has {} elements, {} needs a multiple of {}",
+                raw.cols,
+                dtype.name(),
+                dtype.block_elements()
+            );
+            return Err(self.invalid(Some(name.to_owned()), reason));
+        }
+        let row = dtype.row_bytes(raw.cols.into());
+        let needed = row.and_then(|row| row.checked_mul(raw.rows.into())).ok_or_else(|| {
+            TierError::Overflow {
                 path: self.path.to_owned(),
                 tensor: name.to_owned(),
                 dtype,
                 shape: shape(),
-            })?;
+            }
+        })?;
         if needed != raw.len {
             return Err(TierError::SizeMismatch {
                 path: self.path.to_owned(),

@@ -201,11 +201,12 @@ impl<'a, P: Fn(u64, u64) + Sync> Pass<'a, P> {
             self.not_zero[index].store(true, Ordering::Relaxed);
         }
         if scan.not_finite > 0 {
-            let before = (start - unit.extent.offset) / unit.dtype.size_bytes();
+            let (size, each) = (unit.dtype.size_bytes(), unit.dtype.block_elements());
+            let before = (start - unit.extent.offset) / size;
             findings.not_finite.push(NotFinite {
                 unit: index,
                 count: scan.not_finite,
-                element: unit.element + before + scan.first as u64,
+                element: unit.element + (before + scan.first as u64) * each,
                 infinite: scan.infinite,
             });
         }

@@ -27,12 +27,48 @@ pub(super) fn scan(dtype: Dtype, bytes: &[u8], packed_zero: Option<u8>) -> Scan 
         Dtype::F8E4m3 => Scan { infinite: false, ..scan8(bytes, Bits::of(0x7f, 0x7f)) },
         Dtype::F8E5m2 => scan8(bytes, Bits::of(0x7c, 0x7f)),
         Dtype::F8E8m0 => Scan { infinite: false, ..scan8(bytes, Bits::of(0xff, 0xff)) },
+        _ if dtype.is_block() => scan_blocks(dtype, bytes),
         Dtype::I32 | Dtype::U32 => {
             let only = |wanted: u8| bytes.iter().all(|&byte| byte == wanted);
             Scan { zero: only(0) || packed_zero.is_some_and(only), ..Scan::default() }
         }
         _ => Scan { zero: bytes.iter().all(|&byte| byte == 0), ..Scan::default() },
     }
+}
+
+/// Where the scales of a block lie: 16-bit floats at these bytes; of MXFP4 one E8M0 byte.
+fn block_scales(dtype: Dtype) -> &'static [usize] {
+    match dtype {
+        Dtype::Q4_1 | Dtype::Q5_1 | Dtype::Q4K | Dtype::Q5K => &[0, 2],
+        Dtype::Q2K => &[80, 82],
+        Dtype::Q3K => &[108],
+        Dtype::Q6K => &[208],
+        Dtype::Tq1_0 => &[52],
+        Dtype::Tq2_0 => &[64],
+        // Its scale is spread over the upper bits of four words.
+        Dtype::Iq1M => &[],
+        _ => &[0],
+    }
+}
+
+/// Blocks whose scales are not finite: one such scale makes all numbers of its block so. A tensor
+/// is zero if all its bytes are.
+fn scan_blocks(dtype: Dtype, bytes: &[u8]) -> Scan {
+    let bad = |block: &[u8]| match dtype {
+        Dtype::Mxfp4 => block[0] == 0xff,
+        _ => block_scales(dtype).iter().any(|&at| block[at + 1] & 0x7c == 0x7c),
+    };
+    let infinite = |block: &[u8]| {
+        let half = |at: usize| u16::from_le_bytes([block[at], block[at + 1]]);
+        dtype != Dtype::Mxfp4 && block_scales(dtype).iter().any(|&at| half(at) & 0x7fff == 0x7c00)
+    };
+    let blocks = || bytes.chunks_exact(dtype.size_bytes() as usize);
+    let mut scan = Scan { zero: bytes.iter().all(|&byte| byte == 0), ..Scan::default() };
+    scan.not_finite = blocks().filter(|block| bad(block)).count() as u64;
+    if let Some((first, block)) = blocks().enumerate().find(|(_, block)| bad(block)) {
+        (scan.first, scan.infinite) = (first, infinite(block));
+    }
+    scan
 }
 
 /// How many elements are zero.
@@ -168,6 +204,33 @@ mod tests {
         assert!(scan(Dtype::I32, &[0; 8], Some(0x88)).zero);
         assert!(!scan(Dtype::I32, &[0x88, 0x88, 0x88, 0x89], Some(0x88)).zero);
         assert!(scan(Dtype::I64, &[], None).zero);
+    }
+
+    #[test]
+    fn a_blocks_scale_is_looked_at() {
+        let block = |dtype: Dtype, at: usize, bytes: &[u8]| {
+            let mut all = vec![0; 3 * dtype_size(dtype)];
+            let start = dtype_size(dtype) + at;
+            all[start..start + bytes.len()].copy_from_slice(bytes);
+            scan(dtype, &all, None)
+        };
+        for (dtype, at) in [
+            (Dtype::Q8_0, 0),
+            (Dtype::Q4_0, 0),
+            (Dtype::Q4K, 2),
+            (Dtype::Q5K, 0),
+            (Dtype::Q6K, 208),
+            (Dtype::Q3K, 108),
+        ] {
+            let nan = block(dtype, at, &[0x01, 0xfe]);
+            assert_eq!((nan.not_finite, nan.first, nan.infinite), (1, 1, false), "{dtype:?}");
+            assert!(block(dtype, at, &[0x00, 0x7c]).infinite);
+            let largest = block(dtype, at, &[0xff, 0x7b]);
+            assert_eq!((largest.not_finite, largest.zero), (0, false), "{dtype:?}");
+            assert!(block(dtype, at, &[]).zero);
+        }
+        assert_eq!(block(Dtype::Mxfp4, 0, &[0xff]).not_finite, 1);
+        assert_eq!(block(Dtype::Mxfp4, 1, &[0xff]).not_finite, 0);
     }
 
     fn dtype_size(dtype: Dtype) -> usize {

@@ -2,6 +2,7 @@
 
 use super::report::Draft;
 use crate::error::TierError;
+use crate::pool::gguf;
 use crate::pool::safetensors::{data_start, header_len, parse_header, read_header};
 use crate::pool::{Dtype, Extent, FileIdentity, PartRole, Pool, PoolFile};
 use router_trace::ExpertId;
@@ -92,6 +93,9 @@ impl Plan {
         let mut prefix = [0; 8];
         std::os::unix::fs::FileExt::read_exact_at(&opened, &mut prefix, 0)
             .map_err(|source| io("read", source))?;
+        if prefix.starts_with(gguf::MAGIC) {
+            return self.add_gguf(index, &opened, file, known);
+        }
         let header_len = header_len(&prefix, found.len, path)?;
         let text = read_header(&opened, header_len, path)?;
         let header = parse_header(&text, found.len, path)?;
@@ -103,6 +107,26 @@ impl Plan {
         }
         self.tensors += header.tensors.len();
         self.header_bytes += start;
+        self.add_jobs(first_unit);
+        Ok(())
+    }
+
+    fn add_gguf(
+        &mut self,
+        index: u32,
+        opened: &File,
+        file: &PoolFile,
+        known: &Known,
+    ) -> Result<(), TierError> {
+        let header = gguf::read_header(opened, file.identity.len, &file.path)?;
+        let start = header.data_start;
+        let first_unit = self.units.len();
+        for tensor in &header.tensors {
+            let bytes = start + tensor.begin..start + tensor.end;
+            self.add_tensor(index, &tensor.name, tensor.dtype, bytes, known);
+        }
+        self.tensors += header.tensors.len();
+        self.header_bytes += start.min(file.identity.len);
         self.add_jobs(first_unit);
         Ok(())
     }
@@ -123,7 +147,7 @@ impl Plan {
                 Use::Weight(id) if range != bytes => format!("{name} ({id})"),
                 _ => name.to_owned(),
             };
-            let element = (range.start - bytes.start) / dtype.size_bytes();
+            let element = (range.start - bytes.start) / dtype.size_bytes() * dtype.block_elements();
             let len = range.end - range.start;
             let extent = Extent { file, offset: range.start, len };
             self.units.push(Unit { name, dtype, extent, element, purpose });
@@ -137,8 +161,8 @@ impl Plan {
         push(at..bytes.end, Use::Aside);
     }
 
-    /// Groups the units of one file, which lie together without gaps, to pieces; large units
-    /// are cut between elements.
+    /// Groups the units of one file to pieces, small gaps between them (alignment) included; large
+    /// units are cut between elements or blocks.
     fn add_jobs(&mut self, first_unit: usize) {
         let mut open: Option<Job> = None;
         for index in first_unit..self.units.len() {
@@ -152,10 +176,12 @@ impl Plan {
             }
             self.jobs.extend(open.take());
             let mut start = offset;
+            let unit_bytes = self.units[index].dtype.size_bytes();
+            let piece = PIECE_BYTES / unit_bytes * unit_bytes;
             while offset + len - start > PIECE_BYTES {
-                let bytes = start..start + PIECE_BYTES;
+                let bytes = start..start + piece;
                 self.jobs.push(Job { file, bytes, units: index..index + 1 });
-                start += PIECE_BYTES;
+                start += piece;
             }
             open = Some(Job { file, bytes: start..offset + len, units: index..index + 1 });
         }
