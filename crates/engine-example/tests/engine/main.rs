@@ -5,6 +5,8 @@
 mod errors;
 mod fp8_cases;
 mod golden;
+mod k3;
+mod k3_reference;
 mod rope;
 mod router;
 mod support;
