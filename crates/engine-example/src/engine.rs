@@ -128,8 +128,7 @@ impl Engine {
         decoder.set_prefill_chunk(options.prefill_chunk);
         let tier = Tier::open(pool.clone(), options.tier)?;
         let folder = if dir.is_dir() { dir } else { dir.parent().unwrap_or(dir) };
-        let text =
-            folder.join("tokenizer.json").exists().then(|| Text::open(folder)).transpose()?;
+        let text = Text::is_in(folder).then(|| Text::open(folder)).transpose()?;
         let threads = ThreadPoolBuilder::new()
             .num_threads(options.threads)
             .thread_name(|index| format!("tier-compute-{index}"))

@@ -11,3 +11,4 @@ mod rope;
 mod router;
 mod support;
 mod text;
+mod tiktoken;
