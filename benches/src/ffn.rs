@@ -6,7 +6,8 @@ use crate::measure::{Arm, Sample, Turns};
 use crate::report::{Bar, Better, Row};
 use anyhow::{Context, Result};
 use engine_example::kernels::{
-    ExpertTask, ExpertWeights, Isa, Matrix, MatrixData, ScaleType, Scratch, moe_ffn, read_sum,
+    ExpertTask, ExpertWeights, Isa, MXFP4_GROUP, Matrix, MatrixData, ScaleType, Scratch, moe_ffn,
+    read_sum,
 };
 use rayon::prelude::*;
 use std::time::Instant;
@@ -25,6 +26,7 @@ const ARMS: [&str; 4] = ["ffn, batch 1", "ffn, batch 2", "ffn, batch 4", "ffn, b
 enum Kind {
     Bf16,
     Int4,
+    Mxfp4,
     Fp8,
 }
 
@@ -33,6 +35,7 @@ impl Kind {
         match self {
             Self::Bf16 => "BF16",
             Self::Int4 => "int4 in groups of 32",
+            Self::Mxfp4 => "MXFP4",
             Self::Fp8 => "FP8 in blocks of 128",
         }
     }
@@ -42,6 +45,7 @@ impl Kind {
         match self {
             Self::Bf16 => [rows * cols * 2, 0],
             Self::Int4 => [rows * cols / 2, rows * cols / GROUP * 2],
+            Self::Mxfp4 => [rows * cols / 2, rows * cols / MXFP4_GROUP],
             Self::Fp8 => [rows * cols, rows.div_ceil(BLOCK) * cols.div_ceil(BLOCK) * 4],
         }
     }
@@ -63,6 +67,7 @@ impl Kind {
                 let scale_type = ScaleType::Bf16;
                 MatrixData::Int4 { packed: weights, scales, scale_type, group: GROUP }
             }
+            Self::Mxfp4 => MatrixData::Mxfp4 { packed: weights, scales },
             Self::Fp8 => {
                 let (scale_type, block) = (ScaleType::F32, [BLOCK; 2]);
                 MatrixData::Fp8 { codes: weights, scales, scale_type, block }
@@ -85,15 +90,19 @@ impl Kind {
                 state ^= state << 17;
                 let value = match self {
                     Self::Bf16 => (state & 0x80ff_80ff_80ff_80ff) | 0x3c00_3c00_3c00_3c00,
-                    Self::Int4 => state,
+                    Self::Int4 | Self::Mxfp4 => state,
                     Self::Fp8 => (state & 0xbfbf_bfbf_bfbf_bfbf) | 0x1010_1010_1010_1010,
                 };
                 word.copy_from_slice(&value.to_le_bytes()[..word.len()]);
             }
-            if self == Self::Fp8 {
-                scales.chunks_mut(4).for_each(|s| s.copy_from_slice(&0.01_f32.to_le_bytes()));
-            } else {
-                scales.chunks_mut(2).for_each(|s| s.copy_from_slice(&0x3c10_u16.to_le_bytes()));
+            match self {
+                Self::Fp8 => {
+                    scales.chunks_mut(4).for_each(|s| s.copy_from_slice(&0.01_f32.to_le_bytes()));
+                }
+                Self::Mxfp4 => scales.fill(121),
+                Self::Bf16 | Self::Int4 => {
+                    scales.chunks_mut(2).for_each(|s| s.copy_from_slice(&0x3c10_u16.to_le_bytes()));
+                }
             }
             rest = after;
         }
@@ -102,7 +111,7 @@ impl Kind {
 
 pub(crate) fn run(settings: &Settings) -> Result<(Vec<Row>, Vec<Bar>)> {
     let (mut rows, mut bars) = (Vec::new(), Vec::new());
-    for kind in [Kind::Bf16, Kind::Int4, Kind::Fp8] {
+    for kind in [Kind::Bf16, Kind::Int4, Kind::Mxfp4, Kind::Fp8] {
         let experts = (settings.pick(1 << 30, 256 << 20) / kind.expert_bytes()).max(TOP_K);
         let experts = experts / TOP_K * TOP_K;
         let mut memory = anonymous(experts * kind.expert_bytes(), true, false)?;
@@ -120,7 +129,7 @@ pub(crate) fn run(settings: &Settings) -> Result<(Vec<Row>, Vec<Bar>)> {
             match kind {
                 Kind::Bf16 => bars.push(Bar::new(name, value, 0.80, Better::Higher)),
                 Kind::Int4 => bars.push(Bar::new(name, value, 0.50, Better::Higher)),
-                Kind::Fp8 => {}
+                Kind::Mxfp4 | Kind::Fp8 => {}
             }
         }
     }

@@ -123,13 +123,12 @@ impl Engine {
         pool.check_head()?;
         let spine = Spine::load(&pool, options.spine, progress)?;
         let weights = SpineWeights::new(stored_tensors(&spine), format, options.isa);
-        let widths = config.expert_widths();
+        let (widths, activation) = (config.expert_widths(), config.activation);
         let mut decoder = Decoder::new(config, &weights)?;
         decoder.set_prefill_chunk(options.prefill_chunk);
         let tier = Tier::open(pool.clone(), options.tier)?;
         let folder = if dir.is_dir() { dir } else { dir.parent().unwrap_or(dir) };
-        let text =
-            folder.join("tokenizer.json").exists().then(|| Text::open(folder)).transpose()?;
+        let text = Text::is_in(folder).then(|| Text::open(folder)).transpose()?;
         let threads = ThreadPoolBuilder::new()
             .num_threads(options.threads)
             .thread_name(|index| format!("tier-compute-{index}"))
@@ -140,6 +139,7 @@ impl Engine {
                 problem: error.to_string(),
             })?;
         let mut experts = Experts::new(tier, widths, format, options.isa);
+        experts.set_activation(activation);
         experts.set_prompt_reads(options.prompt_reads);
         let root = SystemRoot::default();
         Ok(Self { pool, spine, decoder, experts, text, threads, root, isa: options.isa })

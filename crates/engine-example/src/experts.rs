@@ -2,7 +2,7 @@
 
 use crate::error::EngineError;
 use crate::format::weights_in_place;
-use crate::kernels::{ExpertTask, Isa, MoeSum, Scratch};
+use crate::kernels::{Activation, ExpertTask, Isa, MoeSum, Scratch};
 use crate::models::MoeCall;
 use crate::pilot::Pilot;
 use crate::router::Routed;
@@ -34,8 +34,9 @@ pub struct Experts {
     tier: Tier,
     isa: Isa,
     format: WeightFormat,
-    /// Widths `[hidden, intermediate]` of every routed expert.
+    /// Widths `[read and written, inner]` of every routed expert.
     widths: [usize; 2],
+    activation: Activation,
     scratch: Scratch,
     recorder: Option<Recorder>,
     /// The pass that is recorded: its number, and the last layer that it reported.
@@ -53,7 +54,7 @@ struct Group {
 }
 
 impl Experts {
-    /// Experts of `widths` `[hidden, intermediate]`, stored in `format`, served by `tier`.
+    /// Experts of `widths` `[read and written, inner]`, with SiLU, stored in `format`, served by `tier`.
     #[must_use]
     pub fn new(tier: Tier, widths: [usize; 2], format: WeightFormat, isa: Isa) -> Self {
         Self {
@@ -61,6 +62,7 @@ impl Experts {
             isa,
             format,
             widths,
+            activation: Activation::Silu,
             scratch: Scratch::default(),
             recorder: None,
             step: 0,
@@ -71,7 +73,8 @@ impl Experts {
         }
     }
 
-    /// `out += Σ weight · expert(x)` over every token's route; `x` and `out` are `[n, hidden]`.
+    /// `out += Σ weight · expert(x)` over every token's route; `x` and `out` are
+    /// `[n, width]`.
     ///
     /// # Errors
     /// A demand read that failed, or weights that do not fit the config.
@@ -85,7 +88,8 @@ impl Experts {
         // Ascending by expert: a prompt touches each expert once a pass, and sums in the same
         // order as its tokens would one by one.
         let groups = group_by_expert(call.routes);
-        let mut sum = MoeSum::begin(call.x, self.widths[0], &mut self.scratch);
+        let mut sum = MoeSum::begin(call.x, self.widths[0], &mut self.scratch)
+            .with_activation(self.activation);
         let passes = self.phase == Phase::Prefill && self.prompt_reads == PromptReads::Pass;
         let mut batches = groups.chunks(BATCH_EXPERTS);
         let mut ahead = batches.next();
@@ -120,6 +124,11 @@ impl Experts {
         }
         self.record(call);
         Ok(())
+    }
+
+    /// What the experts do between their projections.
+    pub fn set_activation(&mut self, activation: Activation) {
+        self.activation = activation;
     }
 
     /// What becomes of the experts that the next prompts read.

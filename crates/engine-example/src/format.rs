@@ -1,7 +1,7 @@
 //! From parts of an adopted expert, in whatever type they are stored, to matrices.
 
 use crate::error::EngineError;
-use crate::kernels::{ExpertWeights, Matrix, MatrixData, ScaleType};
+use crate::kernels::{ExpertWeights, MXFP4_GROUP, Matrix, MatrixData, ScaleType};
 use crate::weights::WeightFormat;
 use expert_tier::pool::{CheckpointConfig, Dtype, PartRole, Quantization};
 use expert_tier::{ExpertView, PartView};
@@ -31,6 +31,10 @@ impl WeightFormat {
             Quantization::PackQuantized { group, .. } => {
                 Ok(Self { fp8_block: None, int4_group: Some(group.unwrap_or(usize::MAX)) })
             }
+            Quantization::Mxfp4 { group } if *group != MXFP4_GROUP => {
+                refuse("group_size", group.to_string(), "groups of 32 are")
+            }
+            Quantization::Mxfp4 { .. } => Ok(Self::default()),
             Quantization::Other(name) => {
                 refuse("quant_method", name.clone(), "fp8 and compressed-tensors are")
             }
@@ -122,7 +126,12 @@ fn matrix_in_place<'a>(
             let packed = host(weight)?;
             MatrixData::Int4 { packed, scales: bytes, scale_type, group: group.min(cols) }
         }
-        _ => return Err(Problem::Stored("F32, F16, BF16, FP8 E4M3 and packed int4 are")),
+        Dtype::U8 => {
+            let scales = scale.filter(|part| matches!(part.dtype, Dtype::U8 | Dtype::F8E8m0));
+            let scales = scales.ok_or(Problem::Stored("packed bytes with E8M0 scales are"))?;
+            MatrixData::Mxfp4 { packed: host(weight)?, scales: host(scales)? }
+        }
+        _ => return Err(Problem::Stored("F32, F16, BF16, FP8 E4M3, int4 and MXFP4 are")),
     };
     Matrix::new(rows, cols, data).map_err(Problem::Shape)
 }

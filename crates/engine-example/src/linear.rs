@@ -17,6 +17,7 @@ pub enum StoredData {
     Bf16(SharedBytes),
     Fp8 { codes: SharedBytes, scales: SharedBytes, scale_type: ScaleType, block: [usize; 2] },
     Int4 { packed: SharedBytes, scales: SharedBytes, scale_type: ScaleType, group: usize },
+    Mxfp4 { packed: SharedBytes, scales: SharedBytes },
 }
 
 /// A weight matrix `[rows, cols]` that owns a share of its stored bytes.
@@ -65,7 +66,8 @@ impl StoredMatrix {
                 bytes.as_slice().len()
             }
             StoredData::Fp8 { codes: weights, scales, .. }
-            | StoredData::Int4 { packed: weights, scales, .. } => {
+            | StoredData::Int4 { packed: weights, scales, .. }
+            | StoredData::Mxfp4 { packed: weights, scales } => {
                 weights.as_slice().len() + scales.as_slice().len()
             }
         }
@@ -94,6 +96,9 @@ impl StoredMatrix {
                 scale_type: *scale_type,
                 group: *group,
             },
+            StoredData::Mxfp4 { packed, scales } => {
+                MatrixData::Mxfp4 { packed: packed.as_slice(), scales: scales.as_slice() }
+            }
         };
         Matrix::new(self.rows, self.cols, data)
     }

@@ -2,7 +2,7 @@
 //! config asks for when a layer is built.
 
 use crate::error::EngineError;
-use crate::kernels::{Isa, ScaleType};
+use crate::kernels::{Isa, MXFP4_GROUP, ScaleType};
 use crate::linear::{Linear, StoredData, StoredMatrix, Workspace};
 use expert_tier::pool::Dtype;
 use half::{bf16, f16};
@@ -118,7 +118,8 @@ impl SpineWeights {
     }
 
     /// The weight matrix of the module `{name}`, `[rows, cols]`: a float `.weight`, an FP8
-    /// `.weight` with `.weight_scale_inv`, or a `.weight_packed` with `.weight_scale`.
+    /// `.weight` with `.weight_scale_inv`, or a `.weight_packed` (int4 in words, MXFP4 in bytes)
+    /// with `.weight_scale`.
     ///
     /// # Errors
     /// A tensor that is missing, has another shape, or a type that no kernel reads.
@@ -129,7 +130,15 @@ impl SpineWeights {
         cols: usize,
     ) -> Result<StoredMatrix, EngineError> {
         let packed_name = format!("{name}.weight_packed");
-        let data = if let Some(packed) = self.get(&packed_name) {
+        let data = if let Some(packed) = self.get(&packed_name)
+            && packed.dtype == Dtype::U8
+        {
+            let packed = expect_shape(&packed_name, packed, [rows, cols / 2])?;
+            let scale_name = format!("{name}.weight_scale");
+            let scales =
+                expect_shape(&scale_name, self.need(&scale_name)?, [rows, cols / MXFP4_GROUP])?;
+            StoredData::Mxfp4 { packed: packed.bytes.clone(), scales: scales.bytes.clone() }
+        } else if let Some(packed) = self.get(&packed_name) {
             let packed = expect_shape(&packed_name, packed, [rows, cols.div_ceil(8)])?;
             self.int4(name, packed, rows, cols)?
         } else {

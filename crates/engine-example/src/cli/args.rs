@@ -273,18 +273,22 @@ pub(crate) struct PackArgs {
 
 #[derive(Clone, Debug, Args)]
 pub(crate) struct SynthArgs {
-    /// Shape: qwen3-30b-a3b, qwen3-235b-a22b or tiny
+    /// Shape: qwen3-30b-a3b, qwen3-235b-a22b, deepseek-v3, kimi-k2, kimi-k3, tiny,
+    /// tiny-deepseek-v3 or tiny-kimi-k3
     #[arg(long, value_name = "NAME")]
     pub(crate) shape: String,
     /// Layers [default: the shape's]
     #[arg(long, value_name = "N")]
     pub(crate) layers: Option<u16>,
+    /// Experts a layer [default: the shape's]
+    #[arg(long, value_name = "N")]
+    pub(crate) experts: Option<u16>,
     /// Tokens the model knows [default: the shape's]
     #[arg(long, value_name = "N")]
     pub(crate) vocab: Option<u32>,
-    /// Type of the experts
-    #[arg(long, value_name = "TYPE", default_value = "int4")]
-    pub(crate) dtype: SynthType,
+    /// Type of the experts [default: mxfp4 for Kimi K3, int4 for the others]
+    #[arg(long, value_name = "TYPE")]
+    pub(crate) dtype: Option<SynthType>,
     /// Seed of the weights
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) seed: u64,
@@ -303,6 +307,7 @@ pub(crate) struct SynthArgs {
 pub(crate) enum SynthType {
     Bf16,
     Int4,
+    Mxfp4,
 }
 
 impl From<SynthType> for engine_example::synth::SynthDtype {
@@ -310,6 +315,7 @@ impl From<SynthType> for engine_example::synth::SynthDtype {
         match name {
             SynthType::Bf16 => Self::Bf16,
             SynthType::Int4 => Self::Int4,
+            SynthType::Mxfp4 => Self::Mxfp4,
         }
     }
 }

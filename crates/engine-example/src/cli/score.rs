@@ -61,7 +61,8 @@ fn print(report: &Report, out: &mut dyn Write) -> io::Result<()> {
 fn score(session: &mut Session, path: &PathBuf, window: usize) -> Result<FileScore> {
     let text = std::fs::read_to_string(path)
         .map_err(|source| EngineError::Io { path: path.clone(), source })?;
-    let tokenizer = session.engine.text().context("the model has no tokenizer.json")?;
+    let tokenizer =
+        session.engine.text().context("the model has no tokenizer.json or tiktoken.model")?;
     let tokens = tokenizer.encode(&text)?;
     if tokens.len() < 2 {
         bail!("{} has {} tokens: at least 2 are needed", path.display(), tokens.len());

@@ -105,7 +105,10 @@ impl Session {
             return Ok((ids.clone(), None));
         }
         let text = self.engine.text().with_context(|| {
-            format!("{} has no tokenizer.json: give the prompt as --ids", self.dir.display())
+            format!(
+                "{} has no tokenizer.json or tiktoken.model: give the prompt as --ids",
+                self.dir.display()
+            )
         })?;
         let prompt = args.prompt.as_deref().unwrap_or(bundled::DEFAULT_PROMPT);
         let prompt = if args.chat {

@@ -13,8 +13,9 @@ pub(crate) fn run(args: &SynthArgs) -> Result<ExitCode> {
     })?;
     let options = SynthOptions {
         layers: args.layers,
+        experts: args.experts,
         vocab: args.vocab,
-        dtype: args.dtype.into(),
+        dtype: args.dtype.map_or_else(|| shape.default_dtype(), Into::into),
         seed: args.seed,
         packed: args.packed,
         ..SynthOptions::default()

@@ -3,9 +3,10 @@
 //! Absent keys have the defaults of the family's configuration class (transformers,
 //! `configuration_deepseek_v3.py`).
 
-use super::{AttentionConfig, Keys, LatentConfig, ModelConfig, MoeConfig, RouterConfig, only};
+use super::{AttentionConfig, Keys, ModelConfig, MoeConfig, RouterConfig, only};
 use crate::error::EngineError;
-use crate::spine::{LatentShape, RopeConfig, mla_attention_scale};
+use crate::kernels::Activation;
+use crate::spine::{LatentConfig, LatentShape, RopeConfig, mla_attention_scale};
 use serde_json::{Map, Value};
 
 pub(super) fn resolve(
@@ -35,15 +36,19 @@ pub(super) fn resolve(
         attention: AttentionConfig::Latent(LatentConfig {
             shape: latent_shape(keys, hidden_size)?,
             bias,
-            rope: RopeConfig::from_text_config(text, max_position_embeddings)?,
+            rope: Some(RopeConfig::from_text_config(text, max_position_embeddings)?),
             scale: mla_attention_scale(text)? as f32,
+            output_gate: false,
         }),
+        activation: Activation::Silu,
+        residual_block: None,
         moe: MoeConfig {
             layers: moe_layers(keys, num_hidden_layers)?,
             block: "mlp",
             num_experts: keys.size("n_routed_experts")?,
             num_experts_per_tok: keys.size("num_experts_per_tok")?,
             moe_intermediate_size,
+            latent: None,
             shared_intermediate_size: shared * moe_intermediate_size,
             norm_topk_prob: keys.opt_bool("norm_topk_prob")?.unwrap_or(true),
             router: RouterConfig::Sigmoid {

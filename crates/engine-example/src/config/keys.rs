@@ -94,6 +94,12 @@ impl<'a> Keys<'a> {
         }
     }
 
+    pub(super) fn object(self, key: &str) -> Result<Option<Self>, EngineError> {
+        let Some(value) = self.get(key) else { return Ok(None) };
+        let object = value.as_object().map(Keys::new);
+        object.map(Some).ok_or_else(|| self.bad(key, "must be an object"))
+    }
+
     pub(super) fn opt_list(self, key: &str) -> Result<Vec<usize>, EngineError> {
         let Some(value) = self.get(key) else { return Ok(Vec::new()) };
         let list: Option<Vec<usize>> = value.as_array().and_then(|list| {

@@ -6,6 +6,7 @@
 
 mod deepseek_v3;
 mod keys;
+mod kimi_linear;
 mod qwen3_moe;
 #[cfg(test)]
 mod tests;
@@ -13,7 +14,8 @@ mod tests;
 pub(crate) use keys::Keys;
 
 use crate::error::EngineError;
-use crate::spine::{AttentionShape, LatentShape, RopeConfig};
+use crate::kernels::Activation;
+use crate::spine::{AttentionShape, DeltaConfig, LatentConfig, RopeConfig};
 use expert_tier::pool::Family;
 use router_trace::MAX_TOP_K;
 use serde_json::{Map, Value};
@@ -37,6 +39,11 @@ pub struct ModelConfig {
     pub tie_word_embeddings: bool,
     /// How layers look at earlier tokens.
     pub attention: AttentionConfig,
+    /// What every MLP and expert does between its projections.
+    pub activation: Activation,
+    /// Every how many layers the residual stream begins anew, the streams before being mixed into
+    /// what attention, MLPs and the head read (attention residuals); `None`: it is one stream.
+    pub residual_block: Option<u16>,
     /// The routed experts.
     pub moe: MoeConfig,
 }
@@ -55,19 +62,15 @@ pub enum AttentionConfig {
     },
     /// Latent attention in every layer.
     Latent(LatentConfig),
-}
-
-/// A latent attention (MLA).
-#[derive(Clone, Debug, PartialEq)]
-pub struct LatentConfig {
-    /// Sizes.
-    pub shape: LatentShape,
-    /// Whether the first projections and the last have a bias.
-    pub bias: bool,
-    /// Rotary embedding of the shared part of the keys.
-    pub rope: RopeConfig,
-    /// Factor on scores before the softmax.
-    pub scale: f32,
+    /// Delta attention in some layers, latent attention in the others.
+    Hybrid {
+        /// The latent layers.
+        latent: LatentConfig,
+        /// The delta layers.
+        delta: DeltaConfig,
+        /// Which layers are delta layers, ascending.
+        delta_layers: Vec<u16>,
+    },
 }
 
 /// The routed experts of a model.
@@ -83,12 +86,23 @@ pub struct MoeConfig {
     pub num_experts_per_tok: usize,
     /// Width of one expert.
     pub moe_intermediate_size: usize,
+    /// What routed experts read and write where it is not the residual stream.
+    pub latent: Option<LatentMoeConfig>,
     /// Width of all shared experts together; 0: there are none.
     pub shared_intermediate_size: usize,
     /// Whether the chosen experts' weights are scaled to sum 1.
     pub norm_topk_prob: bool,
     /// How the router scores.
     pub router: RouterConfig,
+}
+
+/// Projections around the routed experts, which work on a stream of their own width.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LatentMoeConfig {
+    /// Width of what an expert reads and writes.
+    pub width: usize,
+    /// Whether the sum of the experts is normed before it is projected back.
+    pub norm: bool,
 }
 
 /// How a router turns logits into scores.
@@ -117,8 +131,10 @@ impl ModelConfig {
         let config = match family {
             Family::Qwen3Moe => qwen3_moe::resolve(keys, text)?,
             Family::DeepseekV3 | Family::KimiK2 => deepseek_v3::resolve(keys, text)?,
+            Family::KimiLinear | Family::KimiK3 => kimi_linear::resolve(keys, text)?,
             _ => {
-                let reason = "this engine decodes qwen3_moe, deepseek_v3 and kimi_k2";
+                let reason = "this engine decodes qwen3_moe, deepseek_v3, kimi_k2, kimi_linear \
+                              and kimi_k3";
                 return Err(keys.unsupported("model_type", reason));
             }
         };
@@ -135,7 +151,8 @@ impl ModelConfig {
     /// Widths `[read and written, inner]` of every routed expert.
     #[must_use]
     pub fn expert_widths(&self) -> [usize; 2] {
-        [self.hidden_size, self.moe.moe_intermediate_size]
+        let stream = self.moe.latent.map_or(self.hidden_size, |latent| latent.width);
+        [stream, self.moe.moe_intermediate_size]
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::{AttentionConfig, Keys, ModelConfig, MoeConfig, RouterConfig, only};
 use crate::error::EngineError;
+use crate::kernels::Activation;
 use crate::spine::{AttentionShape, RopeConfig};
 use serde_json::{Map, Value};
 
@@ -26,12 +27,15 @@ pub(super) fn resolve(
             bias: keys.opt_bool("attention_bias")?.unwrap_or(false),
             rope: RopeConfig::from_text_config(text, max_position_embeddings)?,
         },
+        activation: Activation::Silu,
+        residual_block: None,
         moe: MoeConfig {
             layers: moe_layers(keys, num_hidden_layers)?,
             block: "mlp",
             num_experts: keys.size("num_experts")?,
             num_experts_per_tok: keys.size("num_experts_per_tok")?,
             moe_intermediate_size: keys.size("moe_intermediate_size")?,
+            latent: None,
             shared_intermediate_size: 0,
             norm_topk_prob: keys.opt_bool("norm_topk_prob")?.unwrap_or(false),
             router: RouterConfig::Softmax,

@@ -10,7 +10,7 @@ fn config_with(key: &str, value: Value) -> Result<ModelConfig, EngineError> {
 fn head_dim(config: &ModelConfig) -> usize {
     match &config.attention {
         AttentionConfig::Grouped { shape, .. } => shape.head_dim,
-        AttentionConfig::Latent(_) => panic!("not this family"),
+        _ => panic!("not this family"),
     }
 }
 

@@ -208,8 +208,10 @@ macro_rules! lanes_of {
             f16s(bytes: &[u8; 32]) -> Self::V;
             bf16s(bytes: &[u8; 32]) -> Self::V;
             fp8s(bytes: &[u8; 32]) -> [Self::V; 2];
+            e8m0s(bytes: &[u8; 16]) -> Self::V;
             words(bytes: &[u8; 64]) -> Self::W;
             low_nibbles(words: Self::W) -> Self::V;
+            low_e2m1s(words: Self::W) -> Self::V;
             drop_nibbles(words: Self::W) -> Self::W;
         });
     };

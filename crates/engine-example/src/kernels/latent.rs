@@ -366,7 +366,9 @@ impl Work for Mix<'_> {
                 }
                 position += rows;
             }
-            self.scores.chunks_exact_mut(seen).for_each(|scores| softmax(scores));
+            for scores in self.scores.chunks_exact_mut(seen) {
+                softmax(scores);
+            }
             let mut position = 0;
             for piece in self.pass.rows {
                 let rows = (piece.len() / width).min(seen - position);

@@ -4,7 +4,7 @@ use super::{Matrix, MatrixData};
 
 /// Lanes of the contract.
 pub(super) const LANES: usize = 16;
-/// Columns of an int4 span: one 32-bit word a lane.
+/// Columns of a span of four-bit weights: one 32-bit word a lane.
 pub(super) const NIBBLE_SPAN: usize = LANES * 8;
 
 /// One step's activations, aligned so that a load never crosses a cache line.
@@ -34,7 +34,7 @@ impl Layout {
                 Self::Spans { cols, span: cols }
             }
             MatrixData::Fp8 { block: [_, span], .. } => Self::Spans { cols, span: span.min(cols) },
-            MatrixData::Int4 { .. } => Self::Nibbles { cols },
+            MatrixData::Int4 { .. } | MatrixData::Mxfp4 { .. } => Self::Nibbles { cols },
         }
     }
 

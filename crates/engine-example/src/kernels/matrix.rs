@@ -1,7 +1,10 @@
 use half::{bf16, f16};
 use thiserror::Error;
 
-use super::number::{fp8_to_f32, pair};
+use super::number::{e2m1_to_f32, e8m0_to_f32, fp8_to_f32, pair};
+
+/// Columns that share one scale of an MXFP4 matrix (OCP Microscaling Formats 1.0).
+pub const MXFP4_GROUP: usize = 32;
 
 /// How the scales of a quantised matrix are stored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -58,6 +61,15 @@ pub enum MatrixData<'a> {
         scale_type: ScaleType,
         /// Columns that share one scale: a multiple of 8, or all columns.
         group: usize,
+    },
+    /// compressed-tensors `mxfp4-pack-quantized`: two E2M1 codes a byte, the lower nibble the even
+    /// column, and `W[r,c] = code × 2^(scales[r, c / 32] - 127)`. Columns are a multiple of
+    /// [`MXFP4_GROUP`].
+    Mxfp4 {
+        /// `[rows, cols / 2]` bytes.
+        packed: &'a [u8],
+        /// `[rows, cols / 32]` E8M0 codes.
+        scales: &'a [u8],
     },
 }
 
@@ -146,6 +158,13 @@ impl<'a> Matrix<'a> {
                 let groups = cols.div_ceil(group);
                 shape.expect("scales", scales, rows, groups, scale_type.size_bytes())?;
             }
+            MatrixData::Mxfp4 { packed, scales } => {
+                if !cols.is_multiple_of(MXFP4_GROUP) {
+                    return Err(shape.grouping("columns", cols, "a multiple of 32 for MXFP4"));
+                }
+                shape.expect("codes", packed, rows, cols / 2, 1)?;
+                shape.expect("scales", scales, rows, cols / MXFP4_GROUP, 1)?;
+            }
         }
         Ok(Self { rows, cols, data })
     }
@@ -176,7 +195,9 @@ impl<'a> Matrix<'a> {
                 bytes.len()
             }
             MatrixData::Fp8 { codes, scales, .. } => codes.len() + scales.len(),
-            MatrixData::Int4 { packed, scales, .. } => packed.len() + scales.len(),
+            MatrixData::Int4 { packed, scales, .. } | MatrixData::Mxfp4 { packed, scales } => {
+                packed.len() + scales.len()
+            }
         }
     }
 
@@ -202,6 +223,10 @@ impl<'a> Matrix<'a> {
                     let nibble = byte >> (c % 2 * 4) & 0xF;
                     let index = row * cols.div_ceil(group) + c / group;
                     (f32::from(nibble) - 8.0) * scale_type.read(scales, index)
+                }
+                MatrixData::Mxfp4 { packed, scales } => {
+                    let code = packed[(first + c) / 2] >> (c % 2 * 4) & 0xF;
+                    e2m1_to_f32(code) * e8m0_to_f32(scales[(first + c) / MXFP4_GROUP])
                 }
             };
         }

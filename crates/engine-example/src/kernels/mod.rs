@@ -1,6 +1,6 @@
 //! CPU kernels that multiply by weights where they lie.
 //!
-//! A [`Matrix`] borrows stored bytes (F32, F16, BF16, FP8 with block scales, packed int4) at any
+//! A [`Matrix`] borrows stored bytes (F32, F16, BF16, FP8 with block scales, int4, MXFP4) at any
 //! alignment; [`matmul`] and [`moe_ffn`] multiply by it with `f32` activations and `f32` sums.
 //! Nothing is unpacked to memory first: an expert's bytes are read once, from the page cache.
 //!
@@ -23,15 +23,17 @@
 //! | F32, F16, BF16 | all columns | column `16 s + l` | the value | none |
 //! | FP8 | `block_cols` columns | the span's column `16 s + l` | the value | block scale |
 //! | int4 | 128 columns | the span's column `8 l + s`, `s < 8` | nibble − 8 | of column `min(8 l, last)` |
+//! | MXFP4 | 128 columns | the same | the E2M1 value | the same |
 //!
-//! For int4 a lane takes a
+//! For int4 and MXFP4 a lane takes a
 //! whole 32-bit word: step `s` is a shift by `4 s`, and no nibble crosses lanes.
 //!
 //! `moe_ffn` adds experts in the order of its tasks, `sum += weight * y` with the product rounded
-//! first, and then `out += sum`; SiLU is [`silu`], our own, because `f32::exp` may differ between
+//! first, and then `out += sum`; the [`Activation`] is our own, because `f32::exp` may differ between
 //! platforms.
 
 mod activation;
+mod delta;
 mod isa;
 mod lanes;
 mod latent;
@@ -39,6 +41,7 @@ mod layout;
 mod matmul;
 mod matrix;
 mod moe;
+mod nibbles;
 mod number;
 mod quantize;
 mod read;
@@ -46,15 +49,18 @@ mod tile;
 mod tokens;
 
 #[cfg(test)]
+mod latent_tests;
+#[cfg(test)]
 mod tests;
 #[cfg(test)]
 mod twin;
 
-pub use activation::{silu, silu_mul};
+pub use activation::{Activation, exp, sigmoid, silu, silu_mul, tanh};
+pub use delta::{DeltaStep, delta_step};
 pub use isa::{Isa, IsaError};
 pub use latent::{LatentHeads, LatentPass, latent_attention};
 pub use matmul::{Scratch, matmul};
-pub use matrix::{Matrix, MatrixData, MatrixError, ScaleType};
+pub use matrix::{MXFP4_GROUP, Matrix, MatrixData, MatrixError, ScaleType};
 pub use moe::{ExpertTask, ExpertWeights, MoeSum, moe_ffn};
 pub use quantize::{Int4, quantize_int4};
 pub use read::read_sum;

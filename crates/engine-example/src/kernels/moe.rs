@@ -6,9 +6,9 @@ use super::layout::{Layout, Prepared, fill_transposed};
 use super::matmul::{rows_per_job, work_bytes};
 use super::tile::DotRows;
 use super::tokens::Tokens;
-use super::{Isa, Matrix, Scratch, silu_mul};
+use super::{Activation, Isa, Matrix, Scratch};
 
-/// A SwiGLU block (Shazeer 2020, "GLU variants improve transformer").
+/// A gated block, as in SwiGLU (Shazeer 2020, "GLU variants improve transformer").
 #[derive(Clone, Copy, Debug)]
 pub struct ExpertWeights<'a> {
     /// `[intermediate, hidden]`.
@@ -78,6 +78,7 @@ pub struct MoeSum<'a> {
     x: &'a [f32],
     hidden: usize,
     n: usize,
+    activation: Activation,
     scratch: &'a mut Scratch,
 }
 
@@ -88,12 +89,18 @@ impl<'a> MoeSum<'a> {
         assert_eq!(x.len(), n * hidden, "whole tokens of {hidden} values");
         scratch.sum.clear();
         scratch.sum.resize(hidden * n, 0.0);
-        Self { x, hidden, n, scratch }
+        Self { x, hidden, n, activation: Activation::Silu, scratch }
+    }
+
+    /// With another activation than SiLU.
+    #[must_use]
+    pub fn with_activation(self, activation: Activation) -> Self {
+        Self { activation, ..self }
     }
 
     /// Adds the outputs of `tasks`.
     pub fn add(&mut self, isa: Isa, tasks: &[ExpertTask<'_>]) {
-        let Self { x, hidden, n, ref mut scratch } = *self;
+        let Self { x, hidden, n, activation, ref mut scratch } = *self;
         if n == 0 {
             return;
         }
@@ -102,7 +109,7 @@ impl<'a> MoeSum<'a> {
         }
         let inputs = tasks.iter().flat_map(|task| [&task.weights.gate, &task.weights.up]);
         scratch.prepare(inputs.map(Layout::of), x, n);
-        inner_products(isa, tasks, scratch);
+        inner_products(isa, activation, tasks, scratch);
         prepare_inner(tasks, scratch);
         outer_products(isa, tasks, n, hidden, scratch);
     }
@@ -123,6 +130,7 @@ impl<'a> MoeSum<'a> {
 
 /// Some rows of one task's `gate` and `up`.
 struct InnerJob<'a> {
+    activation: Activation,
     task: &'a ExpertTask<'a>,
     first_row: usize,
     /// `[rows, tokens]`.
@@ -140,12 +148,17 @@ impl InnerJob<'_> {
             let x = Scratch::find(x, Layout::of(matrix));
             isa.run(DotRows { matrix, rows: rows.clone(), x, tokens, out });
         }
-        silu_mul(self.gate, self.up);
+        self.activation.apply(self.gate, self.up);
     }
 }
 
-/// `scratch.gate = silu(gate x) * (up x)`, `[rows, tokens]` task after task.
-fn inner_products(isa: Isa, tasks: &[ExpertTask<'_>], scratch: &mut Scratch) {
+/// `scratch.gate = act(gate x, up x)`, `[rows, tokens]` task after task.
+fn inner_products(
+    isa: Isa,
+    activation: Activation,
+    tasks: &[ExpertTask<'_>],
+    scratch: &mut Scratch,
+) {
     let len = tasks.iter().map(ExpertTask::inner_len).sum();
     scratch.gate.resize(len, 0.0);
     scratch.up.resize(len, 0.0);
@@ -162,6 +175,7 @@ fn inner_products(isa: Isa, tasks: &[ExpertTask<'_>], scratch: &mut Scratch) {
             let rows = block.min(task.intermediate() - first_row);
             let len = rows * task.tokens.len();
             let job = InnerJob {
+                activation,
                 task,
                 first_row,
                 gate: gate.split_off_mut(..len).expect("counted above"),

@@ -15,6 +15,24 @@ pub(super) fn fp8_to_f32(code: u8) -> f32 {
     }
 }
 
+/// Magnitudes of E2M1 codes 0 to 7 (OCP Microscaling Formats 1.0, 2023, section 5.3.3).
+pub(super) const E2M1: [f32; 8] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
+
+/// Value of the E2M1 code in the low four bits.
+#[inline(always)]
+pub(super) fn e2m1_to_f32(code: u8) -> f32 {
+    let sign = u32::from(code & 8) << 28;
+    f32::from_bits(E2M1[usize::from(code & 7)].to_bits() | sign)
+}
+
+/// Value of an E8M0 scale: `2^(code - 127)`, NaN for 255.
+#[inline(always)]
+pub(super) fn e8m0_to_f32(code: u8) -> f32 {
+    // 2^-127 is subnormal, and the bit that makes it one makes NaN of the largest code.
+    let last = if code == 0 || code == 255 { 1 << 22 } else { 0 };
+    f32::from_bits(u32::from(code) << 23 | last)
+}
+
 impl ScaleType {
     /// The `index`th scale of a slice. Panics past its end.
     #[inline(always)]
@@ -39,7 +57,7 @@ pub(super) fn pair(bytes: &[u8], index: usize) -> [u8; 2] {
 
 #[cfg(test)]
 mod tests {
-    use super::fp8_to_f32;
+    use super::{e2m1_to_f32, e8m0_to_f32, fp8_to_f32};
 
     #[test]
     fn fp8_follows_the_standard_at_its_landmarks() {
@@ -60,5 +78,16 @@ mod tests {
             assert!(fp8_to_f32(code) < fp8_to_f32(code + 1), "code {code}");
             assert_eq!(fp8_to_f32(code), -fp8_to_f32(code | 0x80), "code {code}");
         }
+    }
+
+    #[test]
+    fn mx_numbers_follow_the_standard() {
+        let values: Vec<f32> = (0..16).map(e2m1_to_f32).collect();
+        assert_eq!(values[..8], [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0]);
+        assert!((0..8).all(|code| values[code + 8].to_bits() == (-values[code]).to_bits()));
+        for code in 0..255_u8 {
+            assert_eq!(f64::from(e8m0_to_f32(code)), 2f64.powi(i32::from(code) - 127));
+        }
+        assert!(e8m0_to_f32(255).is_nan());
     }
 }

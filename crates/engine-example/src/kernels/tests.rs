@@ -8,7 +8,7 @@ use super::*;
 
 /// Bytes of a matrix, to be borrowed at an odd address.
 #[derive(Clone, Debug)]
-struct Stored {
+pub(super) struct Stored {
     rows: usize,
     cols: usize,
     kind: Stores,
@@ -17,18 +17,19 @@ struct Stored {
 }
 
 #[derive(Clone, Copy, PartialEq, Debug)]
-enum Stores {
+pub(super) enum Stores {
     F32,
     F16,
     Bf16,
     Fp8 { block: [usize; 2], scale_type: ScaleType },
     Int4 { group: usize, scale_type: ScaleType },
+    Mxfp4,
 }
 
 const SCALE_TYPES: [ScaleType; 3] = [ScaleType::F32, ScaleType::F16, ScaleType::Bf16];
 
 impl Stored {
-    fn random(rng: &mut ChaCha8Rng, rows: usize, cols: usize, kind: Stores) -> Self {
+    pub(super) fn random(rng: &mut ChaCha8Rng, rows: usize, cols: usize, kind: Stores) -> Self {
         let float = |rng: &mut ChaCha8Rng| rng.random_range(-1.0f32..1.0);
         let count = rows * cols;
         let bytes = |rng: &mut ChaCha8Rng, n: usize| (0..n).map(|_| rng.random()).collect();
@@ -51,6 +52,10 @@ impl Stored {
                 let scales = rows * cols.div_ceil(group);
                 (bytes(rng, rows * cols.div_ceil(8) * 4), stored(rng, scale_type, scales))
             }
+            Stores::Mxfp4 => {
+                let scales = (0..count / 32).map(|_| rng.random_range(120..128)).collect();
+                (bytes(rng, count / 2), scales)
+            }
         };
         // One byte before the data makes its address odd.
         weights.insert(0, 0);
@@ -58,7 +63,7 @@ impl Stored {
         Self { rows, cols, kind, weights, scales }
     }
 
-    fn matrix(&self) -> Matrix<'_> {
+    pub(super) fn matrix(&self) -> Matrix<'_> {
         let (weights, scales) = (&self.weights[1..], &self.scales[1..]);
         let data = match self.kind {
             Stores::F32 => MatrixData::F32(weights),
@@ -70,6 +75,7 @@ impl Stored {
             Stores::Int4 { group, scale_type } => {
                 MatrixData::Int4 { packed: weights, scales, scale_type, group }
             }
+            Stores::Mxfp4 => MatrixData::Mxfp4 { packed: weights, scales },
         };
         Matrix::new(self.rows, self.cols, data).unwrap()
     }
@@ -83,12 +89,12 @@ fn write(value: f32, scale_type: ScaleType) -> Vec<u8> {
     }
 }
 
-fn activations(rng: &mut ChaCha8Rng, len: usize) -> Vec<f32> {
+pub(super) fn activations(rng: &mut ChaCha8Rng, len: usize) -> Vec<f32> {
     (0..len).map(|_| rng.random_range(-2.0f32..2.0)).collect()
 }
 
 /// The bits of each number, all NaNs alike.
-fn bits(values: &[f32]) -> Vec<u32> {
+pub(super) fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|v| if v.is_nan() { u32::MAX } else { v.to_bits() }).collect()
 }
 
@@ -107,6 +113,9 @@ fn kinds(cols: usize) -> Vec<Stores> {
     let blocks = [[usize::MAX, usize::MAX], [128, 128], [3, 16], [1, 20], [2, 33], [1, 1]];
     for (i, block) in blocks.into_iter().enumerate() {
         kinds.push(Stores::Fp8 { block, scale_type: SCALE_TYPES[i % 3] });
+    }
+    if cols.is_multiple_of(MXFP4_GROUP) {
+        kinds.push(Stores::Mxfp4);
     }
     kinds
 }
@@ -132,7 +141,7 @@ fn every_shape_and_format_equals_the_twin() {
 #[test]
 fn the_twin_is_near_double_precision() {
     let mut rng = ChaCha8Rng::seed_from_u64(3);
-    for cols in [1, 7, 16, 100, 129, 300, 1000] {
+    for cols in [1, 7, 16, 96, 100, 129, 300, 992, 1000] {
         for kind in kinds(cols) {
             let stored = Stored::random(&mut rng, 3, cols, kind);
             let (matrix, x) = (stored.matrix(), activations(&mut rng, cols));
@@ -155,7 +164,7 @@ fn the_twin_is_near_double_precision() {
 #[test]
 fn a_batch_equals_its_tokens_alone() {
     let mut rng = ChaCha8Rng::seed_from_u64(4);
-    for (rows, cols) in [(6, 40), (9, 200)] {
+    for (rows, cols) in [(6, 40), (9, 200), (5, 224)] {
         for kind in kinds(cols) {
             let stored = Stored::random(&mut rng, rows, cols, kind);
             let matrix = stored.matrix();
@@ -211,11 +220,14 @@ fn every_fp8_code_is_decoded() {
 #[test]
 fn special_numbers_come_through() {
     let mut rng = ChaCha8Rng::seed_from_u64(5);
-    for kind in kinds(150) {
-        let mut stored = Stored::random(&mut rng, 5, 150, kind);
+    for (cols, kind) in [150, 160]
+        .into_iter()
+        .flat_map(|cols| kinds(cols).into_iter().map(move |kind| (cols, kind)))
+    {
+        let mut stored = Stored::random(&mut rng, 5, cols, kind);
         // Any bits at all as weights; scales stay finite.
         rng.fill(&mut stored.weights[..]);
-        let mut x = activations(&mut rng, 150);
+        let mut x = activations(&mut rng, cols);
         (x[3], x[77], x[149]) = (1e-42, -0.0, 3e38);
         let expected = bits(&twin::matmul(&stored.matrix(), &x, 1));
         for isa in Isa::available() {
@@ -224,18 +236,19 @@ fn special_numbers_come_through() {
     }
 }
 
-fn with_threads<T: Send>(threads: usize, work: impl FnOnce() -> T + Send) -> T {
+pub(super) fn with_threads<T: Send>(threads: usize, work: impl FnOnce() -> T + Send) -> T {
     rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap().install(work)
 }
 
 #[test]
 fn threads_do_not_change_a_bit() {
     let mut rng = ChaCha8Rng::seed_from_u64(6);
-    for kind in [Stores::Bf16, Stores::Int4 { group: 32, scale_type: ScaleType::Bf16 }] {
+    let int4 = Stores::Int4 { group: 32, scale_type: ScaleType::Bf16 };
+    for (cols, kind) in [(1000, Stores::Bf16), (1000, int4), (992, Stores::Mxfp4)] {
         // Large enough to be split, with a ragged last block.
-        let stored = Stored::random(&mut rng, 1021, 1000, kind);
+        let stored = Stored::random(&mut rng, 1021, cols, kind);
         for n in [1, 3] {
-            let x = activations(&mut rng, n * 1000);
+            let x = activations(&mut rng, n * cols);
             let expected = bits(&twin::matmul(&stored.matrix(), &x, n));
             for threads in [1, 2, 3] {
                 let got = with_threads(threads, || product(Isa::detect(), &stored.matrix(), &x, n));
@@ -283,7 +296,7 @@ fn the_experts_equal_the_twin_on_any_threads() {
         let x = activations(&mut rng, n * hidden);
         let before = activations(&mut rng, n * hidden);
         let mut expected = before.clone();
-        twin::moe_ffn(&tasks, &x, hidden, &mut expected);
+        twin::moe_ffn(Activation::Silu, &tasks, &x, hidden, &mut expected);
         assert_ne!(bits(&before), bits(&expected));
         let mut scratch = Scratch::default();
         for isa in Isa::available() {
@@ -293,6 +306,34 @@ fn the_experts_equal_the_twin_on_any_threads() {
                 assert_eq!(bits(&out), bits(&expected), "{isa}, {threads} threads, {n} tokens");
             }
         }
+    }
+}
+
+#[test]
+fn experts_with_a_bounded_activation_equal_the_twin() {
+    let mut rng = ChaCha8Rng::seed_from_u64(12);
+    let activation = Activation::Situ { beta: 4.0, linear_beta: 25.0 };
+    let (hidden, inner, n) = (96, 64, 3);
+    let one = |rng: &mut ChaCha8Rng| {
+        let mut stored = |rows, cols| Stored::random(rng, rows, cols, Stores::Mxfp4);
+        [stored(inner, hidden), stored(inner, hidden), stored(hidden, inner)]
+    };
+    let experts = [one(&mut rng), one(&mut rng)];
+    let chosen = [vec![(0, 0.4), (2, 0.9)], vec![(1, 0.7), (2, -0.2)]];
+    let tasks = tasks(&experts, &chosen);
+    // Far enough out for both factors to be near their bounds.
+    let x: Vec<f32> = activations(&mut rng, n * hidden).iter().map(|x| x * 20.0).collect();
+    let mut expected = vec![0.0; n * hidden];
+    twin::moe_ffn(activation, &tasks, &x, hidden, &mut expected);
+    let mut plain = vec![0.0; n * hidden];
+    twin::moe_ffn(Activation::Silu, &tasks, &x, hidden, &mut plain);
+    assert_ne!(bits(&plain), bits(&expected));
+    for isa in Isa::available() {
+        let (mut out, mut scratch) = (vec![0.0; n * hidden], Scratch::default());
+        let mut sum = MoeSum::begin(&x, hidden, &mut scratch).with_activation(activation);
+        sum.add(isa, &tasks);
+        sum.finish(&mut out);
+        assert_eq!(bits(&out), bits(&expected), "{isa}");
     }
 }
 
@@ -338,6 +379,8 @@ fn wrong_lengths_and_groups_are_refused() {
         let error = Matrix::new(1, 16, data).unwrap_err();
         assert!(matches!(error, MatrixError::Grouping { value, .. } if value == group), "{error}");
     }
+    let odd = Matrix::new(1, 48, MatrixData::Mxfp4 { packed: &[0; 24], scales: &[0; 2] });
+    assert!(odd.unwrap_err().to_string().contains("multiple of 32"));
     for block in [[0, 4], [4, 0]] {
         let scale_type = ScaleType::F32;
         let data = MatrixData::Fp8 { codes: &[0; 4], scales: &[0; 4], scale_type, block };
@@ -397,6 +440,7 @@ proptest! {
             MatrixData::Bf16(&bytes),
             MatrixData::Fp8 { codes: &bytes, scales: &bytes, scale_type, block },
             MatrixData::Int4 { packed: &bytes, scales: &bytes, scale_type, group },
+            MatrixData::Mxfp4 { packed: &bytes, scales: &bytes },
         ] {
             if let Ok(matrix) = Matrix::new(rows, cols, data) {
                 prop_assert!(matrix.size_bytes() <= 2 * len);

@@ -4,12 +4,13 @@
     reason = "one index runs over several arrays of a tile; plain loops unroll and stay in registers"
 )]
 
-use std::array;
 use std::ops::Range;
 
 use super::isa::Work;
 use super::lanes::Lanes;
-use super::layout::{LANES, Layout, NIBBLE_SPAN, Prepared, Step};
+use super::layout::{LANES, Layout, Prepared, Step};
+use super::matrix::MXFP4_GROUP;
+use super::nibbles::{Minifloat, Nibbles, Offset};
 use super::tokens::Tokens;
 use super::{Matrix, MatrixData, ScaleType};
 
@@ -35,15 +36,19 @@ impl Work for DotRows<'_> {
             }
             MatrixData::Int4 { packed, scales, scale_type, group } => match scale_type {
                 ScaleType::F32 => {
-                    self.all(lanes, &Int4::new(packed, scales, group, cols, Singles));
+                    self.all(lanes, &Nibbles::new(packed, scales, group, cols, Singles, Offset));
                 }
                 ScaleType::F16 => {
-                    self.all(lanes, &Int4::new(packed, scales, group, cols, Halves));
+                    self.all(lanes, &Nibbles::new(packed, scales, group, cols, Halves, Offset));
                 }
                 ScaleType::Bf16 => {
-                    self.all(lanes, &Int4::new(packed, scales, group, cols, Brains));
+                    self.all(lanes, &Nibbles::new(packed, scales, group, cols, Brains, Offset));
                 }
             },
+            MatrixData::Mxfp4 { packed, scales } => {
+                let group = MXFP4_GROUP;
+                self.all(lanes, &Nibbles::new(packed, scales, group, cols, Powers, Minifloat));
+            }
         }
     }
 }
@@ -143,7 +148,7 @@ impl Cursor<'_> {
 ///
 /// Every load asks for the bytes `R` rows further on, which the next tile reads: hardware follows
 /// each row but starts anew with each, and four rows are in the air at once.
-trait Format {
+pub(super) trait Format {
     /// Two rows times eight tokens are faster than four times four, twice.
     const EIGHT: bool = true;
 
@@ -204,6 +209,7 @@ macro_rules! element {
 element!(Singles, 4, f32s);
 element!(Halves, 2, f16s);
 element!(Brains, 2, bf16s);
+element!(Powers, 1, e8m0s);
 
 /// The first bytes of a zeroed array. Panics when there are more than `N`.
 ///
@@ -218,7 +224,7 @@ pub(super) fn padded<const N: usize>(bytes: &[u8]) -> [u8; N] {
 
 /// Adds one step of `R` rows to the sums of `N` tokens.
 #[inline(always)]
-fn add_step<L: Lanes, const R: usize, const N: usize>(
+pub(super) fn add_step<L: Lanes, const R: usize, const N: usize>(
     lanes: L,
     sums: &mut [[L::V; N]; R],
     weights: [L::V; R],
@@ -235,7 +241,7 @@ fn add_step<L: Lanes, const R: usize, const N: usize>(
 
 /// Ends a span: scales its sums and adds them to the row's.
 #[inline(always)]
-fn add_span<L: Lanes, const R: usize, const N: usize>(
+pub(super) fn add_span<L: Lanes, const R: usize, const N: usize>(
     lanes: L,
     sums: &mut [[L::V; N]; R],
     span: &[[L::V; N]; R],
@@ -361,117 +367,6 @@ impl Format for Fp8<'_> {
             }
             add_span(lanes, &mut sums, &span, scales);
             first_step += width.div_ceil(LANES);
-        }
-        sums
-    }
-}
-
-struct Int4<'a, S> {
-    packed: &'a [u8],
-    scales: &'a [u8],
-    group: usize,
-    cols: usize,
-    /// Bytes of a row's words.
-    row_bytes: usize,
-    /// Scales of a row.
-    groups: usize,
-    /// For each lane of a full span, how far its scale lies after the span's first, where that is
-    /// the same for all full spans.
-    after: Option<[u32; LANES]>,
-    /// The same for the last span.
-    after_last: [u32; LANES],
-    /// Only its type matters.
-    #[expect(dead_code, reason = "names the type")]
-    scale: S,
-}
-
-impl<'a, S: Element> Int4<'a, S> {
-    fn new(packed: &'a [u8], scales: &'a [u8], group: usize, cols: usize, scale: S) -> Self {
-        let (row_bytes, groups) = (cols.div_ceil(8) * 4, cols.div_ceil(group));
-        let even = group.is_multiple_of(NIBBLE_SPAN) || NIBBLE_SPAN.is_multiple_of(group);
-        let after = even.then(|| lane_groups(0, usize::MAX, group));
-        let after_last =
-            lane_groups(cols.saturating_sub(1) / NIBBLE_SPAN * NIBBLE_SPAN, cols, group);
-        Self { packed, scales, group, cols, row_bytes, groups, after, after_last, scale }
-    }
-
-    #[inline(always)]
-    fn after(&self, column: usize) -> [u32; LANES] {
-        match self.after {
-            _ if column + NIBBLE_SPAN >= self.cols => self.after_last,
-            Some(after) => after,
-            None => lane_groups(column, self.cols, self.group),
-        }
-    }
-
-    /// Sixteen scales of `row` from `first` on. Those past the row's end are never picked.
-    #[inline(always)]
-    fn scales<L: Lanes>(&self, lanes: L, row: usize, first: usize) -> L::V {
-        let bytes = &self.scales[(row * self.groups + first) * S::BYTES..];
-        match S::chunk(bytes) {
-            Some(chunk) => S::decode(lanes, chunk),
-            None => S::decode(lanes, &S::pad(bytes)),
-        }
-    }
-}
-
-/// For the span at `column`: how far after its first scale that of each lane lies.
-#[cold]
-#[inline(never)]
-fn lane_groups(column: usize, cols: usize, group: usize) -> [u32; LANES] {
-    // Lanes without a column take the last scale: their sum is zero.
-    let own = |l: usize| (column + 8 * l).min(cols.saturating_sub(1)) / group;
-    array::from_fn(|l| (own(l) - column / group) as u32)
-}
-
-impl<S: Element> Format for Int4<'_, S> {
-    /// A tile has its sums twice, of the span and of all: more than registers.
-    const EIGHT: bool = false;
-
-    #[inline(always)]
-    fn tile<L: Lanes, const R: usize, const N: usize>(
-        &self,
-        lanes: L,
-        row: usize,
-        x: [&[Step]; N],
-    ) -> [[L::V; N]; R] {
-        let mut rows: [&[u8]; R] = [&[]; R];
-        for r in 0..R {
-            rows[r] = &self.packed[(row + r) * self.row_bytes..][..self.row_bytes];
-        }
-        let mut sums = [[lanes.splat(0.0); N]; R];
-        let ahead = R * self.row_bytes;
-        for (index, column) in (0..self.cols).step_by(NIBBLE_SPAN).enumerate() {
-            let mut x = x;
-            for x in &mut x {
-                *x = &x[index * 8..][..8];
-            }
-            let mut words = [lanes.words(&[0; 64]); R];
-            for r in 0..R {
-                let bytes = &rows[r][index * 64..];
-                words[r] = match bytes.first_chunk() {
-                    Some(chunk) => {
-                        lanes.prefetch(chunk, ahead);
-                        lanes.words(chunk)
-                    }
-                    None => lanes.words(&padded(bytes)),
-                };
-            }
-            let mut span = [[lanes.splat(0.0); N]; R];
-            for step in 0..8 {
-                let mut weights = [lanes.splat(0.0); R];
-                for r in 0..R {
-                    weights[r] = lanes.low_nibbles(words[r]);
-                    words[r] = lanes.drop_nibbles(words[r]);
-                }
-                add_step(lanes, &mut span, weights, x, step);
-            }
-            let (first, after) = (column / self.group, self.after(column));
-            let mut scales = [lanes.splat(0.0); R];
-            for r in 0..R {
-                scales[r] = lanes.pick(self.scales(lanes, row + r, first), &after);
-            }
-            add_span(lanes, &mut sums, &span, scales);
         }
         sums
     }

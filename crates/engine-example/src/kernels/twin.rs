@@ -4,7 +4,7 @@
 
 use half::{bf16, f16};
 
-use super::{ExpertTask, Matrix, MatrixData, ScaleType, silu};
+use super::{Activation, ExpertTask, Matrix, MatrixData, ScaleType};
 
 /// One lane's part of one step: a weight, and the column it belongs to if there is one.
 type Place = (f32, Option<usize>);
@@ -53,6 +53,22 @@ pub(super) fn dot(matrix: &Matrix<'_>, row: usize, x: &[f32]) -> f32 {
                 }
             }
         }
+        MatrixData::Mxfp4 { packed, scales } => {
+            for first in (0..cols).step_by(128) {
+                for (l, acc) in acc.iter_mut().enumerate() {
+                    let places = (0..8).map(|s| {
+                        let column = first + 8 * l + s;
+                        let inside = column < cols;
+                        let byte = if inside { packed[(row * cols + column) / 2] } else { 0 };
+                        let nibble = if column % 2 == 0 { byte & 15 } else { byte >> 4 };
+                        (e2m1(nibble), inside.then_some(column))
+                    });
+                    let own = (first + 8 * l).min(cols - 1) / 32;
+                    let scale = e8m0(scales[row * cols / 32 + own]);
+                    *acc = chain(places, x).mul_add(scale, *acc);
+                }
+            }
+        }
     }
     for width in [8, 4, 2, 1] {
         for l in 0..width {
@@ -72,8 +88,14 @@ pub(super) fn matmul(matrix: &Matrix<'_>, x: &[f32], n: usize) -> Vec<f32> {
     out
 }
 
-/// `out` of `moe_ffn`.
-pub(super) fn moe_ffn(tasks: &[ExpertTask<'_>], x: &[f32], hidden: usize, out: &mut [f32]) {
+/// `out` of a [`MoeSum`](super::MoeSum).
+pub(super) fn moe_ffn(
+    activation: Activation,
+    tasks: &[ExpertTask<'_>],
+    x: &[f32],
+    hidden: usize,
+    out: &mut [f32],
+) {
     for (t, out) in out.chunks_mut(hidden).enumerate() {
         let mut sum = vec![0.0f32; hidden];
         for task in tasks {
@@ -81,7 +103,8 @@ pub(super) fn moe_ffn(tasks: &[ExpertTask<'_>], x: &[f32], hidden: usize, out: &
                 let x = &x[t * hidden..][..hidden];
                 let gate = matmul(&task.weights.gate, x, 1);
                 let up = matmul(&task.weights.up, x, 1);
-                let inner: Vec<f32> = gate.iter().zip(&up).map(|(g, u)| silu(*g) * u).collect();
+                let mut inner = gate;
+                activation.apply(&mut inner, &up);
                 let y = matmul(&task.weights.down, &inner, 1);
                 for (sum, y) in sum.iter_mut().zip(&y) {
                     *sum += weight * y;
@@ -107,7 +130,7 @@ fn float(matrix: &Matrix<'_>, row: usize, column: usize) -> Place {
         MatrixData::F32(bytes) => scale_at(bytes, ScaleType::F32, index),
         MatrixData::F16(bytes) => scale_at(bytes, ScaleType::F16, index),
         MatrixData::Bf16(bytes) => scale_at(bytes, ScaleType::Bf16, index),
-        MatrixData::Fp8 { .. } | MatrixData::Int4 { .. } => unreachable!("no float format"),
+        _ => unreachable!("no float format"),
     };
     (value, Some(column))
 }
@@ -135,4 +158,20 @@ pub(super) fn fp8(code: u8) -> f32 {
         _ => (8.0 + mantissa) / 8.0 * 2f32.powi(i32::from(exponent) - 7),
     };
     if code >= 128 { -magnitude } else { magnitude }
+}
+
+/// E2M1 as its standard defines it.
+fn e2m1(code: u8) -> f32 {
+    let (exponent, mantissa) = (code >> 1 & 3, f32::from(code & 1));
+    let magnitude = match exponent {
+        0 => mantissa / 2.0,
+        _ => (1.0 + mantissa / 2.0) * 2f32.powi(i32::from(exponent) - 1),
+    };
+    if code >= 8 { -magnitude } else { magnitude }
+}
+
+/// E8M0 as its standard defines it.
+fn e8m0(code: u8) -> f32 {
+    // A single's own power would lose the smallest, which is subnormal.
+    if code == 255 { f32::NAN } else { 2f64.powi(i32::from(code) - 127) as f32 }
 }

@@ -1,5 +1,6 @@
 use super::LayerGate;
 use super::layer::{Layer, LayerCache, Mlp};
+use super::residual::{ResidualMix, Stream};
 use crate::config::{AttentionConfig, ModelConfig};
 use crate::error::EngineError;
 use crate::linear::{Linear, StoredMatrix};
@@ -20,7 +21,7 @@ pub enum LogitRows {
     All,
 }
 
-/// Adds to its second argument, `[tokens, hidden]` and zero at first, the weighted sum of the
+/// Adds to its second argument, of the shape of [`MoeCall::x`] and zero at first, the weighted sum of the
 /// outputs of the experts that each token's route names. Called once a MoE layer and chunk.
 pub type RunExperts<'a> = dyn FnMut(&MoeCall<'_>, &mut [f32]) -> Result<(), EngineError> + 'a;
 
@@ -33,9 +34,9 @@ pub struct MoeCall<'a> {
     pub position: usize,
     /// One route a token.
     pub routes: &'a [Routed],
-    /// `[tokens, hidden]`: the experts' input.
+    /// `[tokens, width of what an expert reads]`: the experts' input.
     pub x: &'a [f32],
-    /// `[tokens, hidden]`: the residual stream that the layer's router read, before its norm.
+    /// `[tokens, hidden]`: what the layer's router read of the residual stream, before its norm.
     pub hidden: &'a [f32],
 }
 
@@ -50,7 +51,9 @@ pub struct Decoder {
     layers: Vec<Layer>,
     norm: RmsNorm,
     head: Linear,
-    rotary: Rotary,
+    /// How the head reads the stream, where there are several.
+    head_mix: Option<ResidualMix>,
+    rotary: Option<Rotary>,
     caches: Vec<LayerCache>,
     scratch: GroupScratch,
     position: usize,
@@ -85,9 +88,13 @@ impl Decoder {
             .collect::<Result<_, _>>()?;
         Ok(Self {
             norm: norm("norm.weight")?,
-            rotary: match &config.attention {
-                AttentionConfig::Grouped { shape, rope, .. } => Rotary::new(rope, shape.head_dim),
-                AttentionConfig::Latent(latent) => Rotary::new(&latent.rope, latent.shape.rope),
+            rotary: rotary(&config.attention),
+            head_mix: match config.residual_block {
+                Some(_) => {
+                    let (width, eps) = (config.hidden_size, config.rms_norm_eps);
+                    Some(ResidualMix::new(weights, "output_attn_res", width, eps)?)
+                }
+                None => None,
             },
             caches: layers.iter().map(Layer::new_cache).collect(),
             scratch: GroupScratch::default(),
@@ -155,6 +162,8 @@ impl Decoder {
         experts: &mut RunExperts<'_>,
     ) -> Result<Tensor, EngineError> {
         let start = self.position;
+        // Nothing, unless the call before was left by a panic.
+        self.caches.iter_mut().for_each(|cache| cache.settle(false));
         let result = self.check_tokens(tokens).and_then(|()| {
             let mut logits = Vec::new();
             let chunks = tokens.chunks(self.prefill_chunk).count();
@@ -171,6 +180,7 @@ impl Decoder {
                 several => Ok(Tensor::cat(several, 0)?),
             }
         });
+        self.caches.iter_mut().for_each(|cache| cache.settle(result.is_ok()));
         if result.is_err() {
             self.position = start;
         }
@@ -202,31 +212,32 @@ impl Decoder {
         experts: &mut RunExperts<'_>,
     ) -> Result<Tensor, EngineError> {
         let start = self.position;
-        let rotation = self.rotary.at(start, tokens.len());
-        let mut h = self.embed(tokens)?;
-        let Self { layers, caches, scratch, position, .. } = self;
+        let rotation = self.rotary.as_ref().map(|rotary| rotary.at(start, tokens.len()));
+        let mut stream = Stream::new(self.embed(tokens)?, self.config.residual_block);
+        let Self { layers, caches, scratch, head_mix, .. } = self;
         for ((number, layer), cache) in (0..).zip(&*layers).zip(caches) {
-            h = (&h + layer.attend(&h, &rotation, start, cache)?)?;
+            let h = stream.read(layer.attention_mix())?;
+            stream.begin_layer(number);
+            stream.add(layer.attend(&h, rotation.as_ref(), start, cache)?)?;
+            let h = stream.read(layer.mlp_mix())?;
             let x = layer.mlp_input(&h)?;
-            let y = match layer.mlp() {
+            stream.add(match layer.mlp() {
                 Mlp::Dense(mlp) => mlp.forward(&x)?,
                 Mlp::Routed(block) => {
                     let routes = block.route(number, &x, scratch)?;
-                    let mut out = vec![0.0; x.elem_count()];
-                    with_f32(&x, |x| {
+                    let input = block.expert_input(&x)?;
+                    let mut out = vec![0.0; input.elem_count()];
+                    with_f32(&input, |x| {
                         with_f32(&h, |hidden| {
-                            let position = *position;
-                            let call =
-                                MoeCall { layer: number, position, routes: &routes, x, hidden };
-                            experts(&call, &mut out)
+                            let (layer, position, routes) = (number, start, &routes);
+                            experts(&MoeCall { layer, position, routes, x, hidden }, &mut out)
                         })
                     })???;
-                    let y = Tensor::from_vec(out, x.shape(), &Device::Cpu)?;
-                    block.add_shared(&x, y)?
+                    block.output(&x, out)?
                 }
-            };
-            h = (h + y)?;
+            })?;
         }
+        let h = stream.read(head_mix.as_ref())?;
         self.position += tokens.len();
         Ok(h)
     }
@@ -244,5 +255,14 @@ impl Decoder {
 
     fn logits(&self, hidden: &Tensor) -> Result<Tensor, EngineError> {
         Ok(self.head.forward(&self.norm.forward(hidden)?)?)
+    }
+}
+
+fn rotary(attention: &AttentionConfig) -> Option<Rotary> {
+    match attention {
+        AttentionConfig::Grouped { shape, rope, .. } => Some(Rotary::new(rope, shape.head_dim)),
+        AttentionConfig::Latent(latent) | AttentionConfig::Hybrid { latent, .. } => {
+            latent.rope.as_ref().map(|rope| Rotary::new(rope, latent.shape.rope))
+        }
     }
 }

@@ -1,11 +1,11 @@
 use super::LayerGate;
-use crate::config::{AttentionConfig, ModelConfig, MoeConfig, RouterConfig};
+use super::moe_block::MoeBlock;
+use super::residual::ResidualMix;
+use crate::config::{AttentionConfig, ModelConfig};
 use crate::error::EngineError;
-use crate::linear::Linear;
-use crate::router::{GroupScratch, Routed, Router, SigmoidGrouped, SoftmaxTopK};
 use crate::spine::{
-    DenseMlp, GroupedQueryAttention, KvCache, LatentAttention, RmsNorm, Rotation, RowCache,
-    with_f32,
+    DeltaAttention, DeltaState, DenseMlp, GroupedQueryAttention, KvCache, LatentAttention, RmsNorm,
+    Rotation, RowCache, with_f32,
 };
 use crate::weights::SpineWeights;
 use candle_core::{Device, Tensor};
@@ -13,6 +13,8 @@ use candle_core::{Device, Tensor};
 /// One layer: something that looks at earlier tokens, then an MLP, each behind a norm.
 #[derive(Debug)]
 pub(super) struct Layer {
+    /// How attention and the MLP read the stream, where there are several.
+    mixes: Option<[ResidualMix; 2]>,
     input_norm: RmsNorm,
     attention: Attention,
     post_attention_norm: RmsNorm,
@@ -21,8 +23,9 @@ pub(super) struct Layer {
 
 #[derive(Debug)]
 enum Attention {
-    Grouped(GroupedQueryAttention),
-    Latent(LatentAttention),
+    Grouped(Box<GroupedQueryAttention>),
+    Latent(Box<LatentAttention>),
+    Delta(Box<DeltaAttention>),
 }
 
 /// What a layer keeps of the sequence.
@@ -30,20 +33,13 @@ enum Attention {
 pub(super) enum LayerCache {
     Grouped(KvCache),
     Latent(RowCache),
+    Delta(DeltaState),
 }
 
 #[derive(Debug)]
 pub(super) enum Mlp {
-    Dense(DenseMlp),
-    Routed(RoutedBlock),
-}
-
-/// A router, and the experts that every token uses.
-#[derive(Debug)]
-pub(super) struct RoutedBlock {
-    gate: Linear,
-    router: Router,
-    shared: Option<DenseMlp>,
+    Dense(Box<DenseMlp>),
+    Routed(Box<MoeBlock>),
 }
 
 impl Layer {
@@ -53,33 +49,25 @@ impl Layer {
         layer: u16,
     ) -> Result<Self, EngineError> {
         let (hidden, eps) = (config.hidden_size, config.rms_norm_eps);
+        let prefix = format!("layers.{layer}");
         let norm = |name: &str| -> Result<RmsNorm, EngineError> {
-            let name = format!("layers.{layer}.{name}.weight");
-            Ok(RmsNorm::new(weights.vector(&name, hidden)?, eps))
+            Ok(RmsNorm::new(weights.vector(&format!("{prefix}.{name}.weight"), hidden)?, eps))
         };
-        let prefix = format!("layers.{layer}.self_attn");
-        let attention = match &config.attention {
-            AttentionConfig::Grouped { shape, bias, .. } => Attention::Grouped(
-                GroupedQueryAttention::new(weights, &prefix, *shape, *bias, eps)?,
-            ),
-            AttentionConfig::Latent(latent) => Attention::Latent(LatentAttention::new(
-                weights,
-                &prefix,
-                latent.shape,
-                latent.bias,
-                latent.scale,
-            )?),
-        };
+        let mix = |name: &str| ResidualMix::new(weights, &format!("{prefix}.{name}"), hidden, eps);
         let mlp = if config.is_moe_layer(layer) {
-            let prefix = format!("layers.{layer}.{}", config.moe.block);
-            Mlp::Routed(RoutedBlock::new(&config.moe, weights, &prefix, hidden)?)
+            let prefix = format!("{prefix}.{}", config.moe.block);
+            Mlp::Routed(Box::new(MoeBlock::new(config, weights, &prefix)?))
         } else {
-            let prefix = format!("layers.{layer}.mlp");
-            Mlp::Dense(DenseMlp::new(weights, &prefix, hidden, config.intermediate_size)?)
+            let (prefix, width) = (format!("{prefix}.mlp"), config.intermediate_size);
+            Mlp::Dense(Box::new(DenseMlp::new(weights, &prefix, hidden, width, config.activation)?))
         };
         Ok(Self {
+            mixes: match config.residual_block {
+                Some(_) => Some([mix("self_attention_res")?, mix("mlp_res")?]),
+                None => None,
+            },
             input_norm: norm("input_layernorm")?,
-            attention,
+            attention: Attention::new(config, weights, layer)?,
             post_attention_norm: norm("post_attention_layernorm")?,
             mlp,
         })
@@ -89,31 +77,44 @@ impl Layer {
         match &self.attention {
             Attention::Grouped(attention) => LayerCache::Grouped(attention.new_cache()),
             Attention::Latent(attention) => LayerCache::Latent(attention.new_cache()),
+            Attention::Delta(attention) => LayerCache::Delta(attention.new_state()),
         }
     }
 
-    /// What attention adds to the residual stream `h [n, hidden]`.
+    pub(super) fn attention_mix(&self) -> Option<&ResidualMix> {
+        self.mixes.as_ref().map(|mixes| &mixes[0])
+    }
+
+    pub(super) fn mlp_mix(&self) -> Option<&ResidualMix> {
+        self.mixes.as_ref().map(|mixes| &mixes[1])
+    }
+
+    /// What attention adds to the residual stream, of which it read `h [n, hidden]`.
     pub(super) fn attend(
         &self,
         h: &Tensor,
-        rotation: &Rotation,
+        rotation: Option<&Rotation>,
         start: usize,
         cache: &mut LayerCache,
     ) -> Result<Tensor, EngineError> {
         let x = self.input_norm.forward(h)?;
-        match (&self.attention, cache) {
+        let y = match (&self.attention, cache) {
             (Attention::Grouped(attention), LayerCache::Grouped(cache)) => {
-                attention.forward(&x, rotation, start, cache)
+                let rotation = rotation.expect("a grouped attention's config has a rotation");
+                return attention.forward(&x, rotation, start, cache);
             }
             (Attention::Latent(attention), LayerCache::Latent(cache)) => {
-                let y = with_f32(&x, |x| attention.forward(x, Some(rotation), start, cache))?;
-                Ok(Tensor::from_vec(y, x.shape(), &Device::Cpu)?)
+                with_f32(&x, |x| attention.forward(x, rotation, start, cache))?
+            }
+            (Attention::Delta(attention), LayerCache::Delta(state)) => {
+                with_f32(&x, |x| attention.forward(x, state))?
             }
             _ => unreachable!("a cache is made by its own layer"),
-        }
+        };
+        Ok(Tensor::from_vec(y, x.shape(), &Device::Cpu)?)
     }
 
-    /// What the MLP reads of the residual stream `h [n, hidden]`.
+    /// The MLP's input, where it reads `h [n, hidden]` of the residual stream.
     pub(super) fn mlp_input(&self, h: &Tensor) -> Result<Tensor, EngineError> {
         Ok(self.post_attention_norm.forward(h)?)
     }
@@ -128,9 +129,32 @@ impl Layer {
             Mlp::Dense(_) => None,
             Mlp::Routed(block) => {
                 let norm = self.post_attention_norm.clone();
-                Some(LayerGate::new(number, norm, block.gate.clone(), block.router.clone()))
+                let (gate, router) = (block.gate().clone(), block.router().clone());
+                Some(LayerGate::new(number, norm, gate, router))
             }
         }
+    }
+}
+
+impl Attention {
+    fn new(config: &ModelConfig, weights: &SpineWeights, layer: u16) -> Result<Self, EngineError> {
+        let prefix = format!("layers.{layer}.self_attn");
+        Ok(match &config.attention {
+            AttentionConfig::Grouped { shape, bias, .. } => {
+                let eps = config.rms_norm_eps;
+                Self::Grouped(Box::new(GroupedQueryAttention::new(
+                    weights, &prefix, *shape, *bias, eps,
+                )?))
+            }
+            AttentionConfig::Hybrid { delta, delta_layers, .. }
+                if delta_layers.binary_search(&layer).is_ok() =>
+            {
+                Self::Delta(Box::new(DeltaAttention::new(weights, &prefix, *delta)?))
+            }
+            AttentionConfig::Latent(latent) | AttentionConfig::Hybrid { latent, .. } => {
+                Self::Latent(Box::new(LatentAttention::new(weights, &prefix, latent.clone())?))
+            }
+        })
     }
 }
 
@@ -139,6 +163,7 @@ impl LayerCache {
         match self {
             Self::Grouped(cache) => cache.bytes(),
             Self::Latent(cache) => cache.bytes(),
+            Self::Delta(state) => state.bytes(),
         }
     }
 
@@ -146,6 +171,7 @@ impl LayerCache {
         match self {
             Self::Grouped(cache) => cache.bytes_per_token(),
             Self::Latent(cache) => cache.bytes_per_token(),
+            Self::Delta(_) => 0,
         }
     }
 
@@ -153,62 +179,17 @@ impl LayerCache {
         match self {
             Self::Grouped(cache) => cache.reset(),
             Self::Latent(cache) => cache.reset(),
+            Self::Delta(state) => state.reset(),
         }
     }
-}
 
-impl RoutedBlock {
-    fn new(
-        moe: &MoeConfig,
-        weights: &SpineWeights,
-        prefix: &str,
-        hidden: usize,
-    ) -> Result<Self, EngineError> {
-        let (experts, top_k) = (moe.num_experts, moe.num_experts_per_tok);
-        let router = match moe.router {
-            RouterConfig::Softmax => {
-                Router::Softmax(SoftmaxTopK::new(experts, top_k, moe.norm_topk_prob)?)
-            }
-            RouterConfig::Sigmoid { groups, groups_kept, scale } => {
-                let bias = format!("{prefix}.gate.e_score_correction_bias");
-                let router = SigmoidGrouped::new(experts, top_k)?
-                    .with_bias(weights.vector(&bias, experts)?)?
-                    .with_groups(groups, groups_kept)?
-                    .with_weights(moe.norm_topk_prob, scale);
-                Router::Sigmoid(router)
-            }
-        };
-        let shared = (moe.shared_intermediate_size > 0).then(|| {
-            let prefix = format!("{prefix}.shared_experts");
-            DenseMlp::new(weights, &prefix, hidden, moe.shared_intermediate_size)
-        });
-        Ok(Self {
-            gate: weights.linear(&format!("{prefix}.gate"), experts, hidden)?,
-            router,
-            shared: shared.transpose()?,
-        })
-    }
-
-    /// Routes of every token of `x [n, hidden]`.
-    pub(super) fn route(
-        &self,
-        layer: u16,
-        x: &Tensor,
-        scratch: &mut GroupScratch,
-    ) -> Result<Vec<Routed>, EngineError> {
-        let logits = self.gate.forward(x)?;
-        let (_, experts) = logits.dims2()?;
-        with_f32(&logits, |logits| {
-            let tokens = logits.chunks_exact(experts);
-            tokens.map(|logits| self.router.route(layer, logits, scratch)).collect()
-        })?
-    }
-
-    /// `y` and what the shared experts make of `x`.
-    pub(super) fn add_shared(&self, x: &Tensor, y: Tensor) -> Result<Tensor, EngineError> {
-        match &self.shared {
-            Some(shared) => Ok((y + shared.forward(x)?)?),
-            None => Ok(y),
+    /// The passes since the last call are part of the sequence, or never were. Rows of a cache
+    /// behind the sequence are overwritten anyway.
+    pub(super) fn settle(&mut self, keep: bool) {
+        match self {
+            Self::Delta(state) if keep => state.commit(),
+            Self::Delta(state) => state.roll_back(),
+            Self::Grouped(_) | Self::Latent(_) => {}
         }
     }
 }

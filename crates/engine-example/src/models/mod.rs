@@ -4,6 +4,8 @@
 mod decoder;
 mod gate;
 mod layer;
+mod moe_block;
+mod residual;
 
 pub use decoder::{Decoder, LogitRows, MoeCall, RunExperts};
 pub use gate::{GateRoom, LayerGate};

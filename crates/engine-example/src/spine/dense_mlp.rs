@@ -1,14 +1,18 @@
 use crate::error::EngineError;
+use crate::kernels::Activation;
 use crate::linear::Linear;
 use crate::weights::SpineWeights;
-use candle_core::Tensor;
+use candle_core::{Device, Tensor};
 
-/// The gated MLP of a layer without experts: `down(silu(gate(x)) × up(x))`.
+use super::with_f32;
+
+/// A gated MLP that every token uses: `down(act(gate(x), up(x)))`.
 #[derive(Debug)]
 pub struct DenseMlp {
     gate: Linear,
     up: Linear,
     down: Linear,
+    activation: Activation,
 }
 
 impl DenseMlp {
@@ -21,11 +25,13 @@ impl DenseMlp {
         prefix: &str,
         hidden: usize,
         intermediate: usize,
+        activation: Activation,
     ) -> Result<Self, EngineError> {
         Ok(Self {
             gate: weights.linear(&format!("{prefix}.gate_proj"), intermediate, hidden)?,
             up: weights.linear(&format!("{prefix}.up_proj"), intermediate, hidden)?,
             down: weights.linear(&format!("{prefix}.down_proj"), hidden, intermediate)?,
+            activation,
         })
     }
 
@@ -34,8 +40,11 @@ impl DenseMlp {
     /// # Errors
     /// A failed tensor operation.
     pub fn forward(&self, x: &Tensor) -> Result<Tensor, EngineError> {
-        let gate = self.gate.forward(x)?.silu()?;
-        let up = self.up.forward(x)?;
-        Ok(self.down.forward(&(gate * up)?)?)
+        let y = with_f32(x, |x| {
+            let mut inner = self.gate.product(x);
+            self.activation.apply(&mut inner, &self.up.product(x));
+            self.down.product(&inner)
+        })?;
+        Ok(Tensor::from_vec(y, x.shape(), &Device::Cpu)?)
     }
 }

@@ -1,8 +1,8 @@
 use super::kv_cache::RowCache;
 use super::norm::RmsNorm;
-use super::rope::Rotation;
+use super::rope::{RopeConfig, Rotation};
 use crate::error::EngineError;
-use crate::kernels::{Isa, LatentHeads, LatentPass, latent_attention};
+use crate::kernels::{Isa, LatentHeads, LatentPass, latent_attention, sigmoid};
 use crate::linear::{Linear, StoredMatrix};
 use crate::weights::SpineWeights;
 
@@ -29,6 +29,21 @@ pub struct LatentShape {
     pub value: usize,
 }
 
+/// A latent attention.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LatentConfig {
+    /// Sizes.
+    pub shape: LatentShape,
+    /// Whether the first projections and the last have a bias.
+    pub bias: bool,
+    /// Rotary embedding of the shared part of the keys; `None`: nothing is rotated.
+    pub rope: Option<RopeConfig>,
+    /// Factor on scores before the softmax.
+    pub scale: f32,
+    /// Whether the heads' outputs are multiplied by the sigmoid of a projection.
+    pub output_gate: bool,
+}
+
 impl LatentShape {
     fn heads(&self) -> LatentHeads {
         let Self { heads, nope, rope, value, rank: latent, .. } = *self;
@@ -46,8 +61,8 @@ pub struct LatentAttention {
     kv_norm: RmsNorm,
     kv_b: StoredMatrix,
     output: Linear,
-    shape: LatentShape,
-    scale: f32,
+    gate: Option<Linear>,
+    config: LatentConfig,
     isa: Isa,
 }
 
@@ -59,18 +74,17 @@ enum Queries {
 
 impl LatentAttention {
     /// The weights `{prefix}.{q_proj | q_a_proj, q_a_layernorm, q_b_proj}`,
-    /// `kv_a_proj_with_mqa`, `kv_a_layernorm`, `kv_b_proj` and `o_proj`. `bias`: the first and the
-    /// last projections have one. `scale` is the factor on scores.
+    /// `kv_a_proj_with_mqa`, `kv_a_layernorm`, `kv_b_proj`, `o_proj` and, for an output gate,
+    /// `g_proj`.
     ///
     /// # Errors
     /// A weight that is missing or has another shape.
     pub fn new(
         weights: &SpineWeights,
         prefix: &str,
-        shape: LatentShape,
-        bias: bool,
-        scale: f32,
+        config: LatentConfig,
     ) -> Result<Self, EngineError> {
+        let (shape, bias) = (config.shape, config.bias);
         let LatentShape { hidden, heads, rank, nope, rope, value, .. } = shape;
         let linear = |name: &str, rows: usize, cols: usize| {
             weights.linear(&format!("{prefix}.{name}"), rows, cols)
@@ -102,8 +116,11 @@ impl LatentAttention {
             kv_norm: norm("kv_a_layernorm", rank)?,
             kv_b: weights.matrix(&format!("{prefix}.kv_b_proj"), heads * (nope + value), rank)?,
             output: outer("o_proj", hidden, heads * value)?,
-            shape,
-            scale,
+            gate: match config.output_gate {
+                true => Some(linear("g_proj", heads * value, hidden)?),
+                false => None,
+            },
+            config,
             isa: weights.workspace().isa(),
         })
     }
@@ -111,7 +128,7 @@ impl LatentAttention {
     /// An empty cache for this layer: one row of `rank + rope` values a position.
     #[must_use]
     pub fn new_cache(&self) -> RowCache {
-        RowCache::new(self.shape.rank + self.shape.rope)
+        RowCache::new(self.config.shape.rank + self.config.shape.rope)
     }
 
     /// `x [n, hidden]` at positions `start..start + n`, whose angles `rotation` holds (`None`:
@@ -127,7 +144,7 @@ impl LatentAttention {
         start: usize,
         cache: &mut RowCache,
     ) -> Vec<f32> {
-        let LatentShape { heads, rank, nope, rope, value, .. } = self.shape;
+        let LatentShape { heads, rank, nope, rope, value, .. } = self.config.shape;
         let mut q = match &self.queries {
             Queries::Direct(projection) => projection.product(x),
             Queries::LowRank { a, norm, b } => {
@@ -152,14 +169,18 @@ impl LatentAttention {
         let n = rows.len() / (rank + rope);
         let pieces: Vec<&[f32]> = cache.rows(start + n).collect();
         let pass = LatentPass {
-            heads: self.shape.heads(),
+            heads: self.config.shape.heads(),
             kv_b: &self.kv_b.view(),
             rows: &pieces,
             start,
-            scale: self.scale,
+            scale: self.config.scale,
         };
         let mut mixed = vec![0.0; n * heads * value];
         latent_attention(self.isa, &pass, &q, &mut mixed);
+        if let Some(gate) = &self.gate {
+            let gate = gate.product(x);
+            mixed.iter_mut().zip(&gate).for_each(|(y, gate)| *y *= sigmoid(*gate));
+        }
         self.output.product(&mixed)
     }
 }

@@ -5,6 +5,7 @@
 
 mod attention;
 mod dense_mlp;
+mod kda;
 mod kv_cache;
 mod mla;
 mod norm;
@@ -12,8 +13,9 @@ mod rope;
 
 pub use attention::{AttentionShape, GroupedQueryAttention};
 pub use dense_mlp::DenseMlp;
+pub use kda::{DeltaAttention, DeltaConfig, DeltaState};
 pub use kv_cache::{BLOCK_POSITIONS, KvCache, RowCache};
-pub use mla::{LatentAttention, LatentShape};
+pub use mla::{LatentAttention, LatentConfig, LatentShape};
 pub use norm::RmsNorm;
 pub use rope::{RopeConfig, RopeScaling, Rotary, Rotation, mla_attention_scale};
 

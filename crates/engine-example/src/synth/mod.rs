@@ -5,6 +5,8 @@
 //! the first layers of a shallow checkpoint are those of the deep one. They are scaled so that
 //! activations stay near 1 and the router prefers some experts to others, token by token.
 
+mod config;
+mod layers;
 mod model;
 mod random;
 mod shape;
@@ -13,7 +15,7 @@ mod shards;
 mod tests;
 mod tokenizer;
 
-pub use shape::SynthShape;
+pub use shape::{K3Sizes, LatentSizes, SynthFamily, SynthShape};
 
 use crate::error::EngineError;
 use expert_tier::pack::{PackOptions, pack_from};
@@ -22,7 +24,8 @@ use serde::Serialize;
 use std::path::Path;
 use std::time::Instant;
 
-/// The form of the experts' weights; the rest is BF16 in both.
+/// The form of the experts' weights; the rest is BF16 in all of them (gates
+/// of a recurrence are F32).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SynthDtype {
@@ -31,6 +34,8 @@ pub enum SynthDtype {
     Bf16,
     /// Packed 4-bit integers in groups of 32 (compressed-tensors `pack-quantized`).
     Int4,
+    /// 4-bit floats with a power of two for each 32 (compressed-tensors `mxfp4-pack-quantized`).
+    Mxfp4,
 }
 
 /// What is written. Plain data.
@@ -38,6 +43,8 @@ pub enum SynthDtype {
 pub struct SynthOptions {
     /// Only so many layers; `None`: as many as the shape has.
     pub layers: Option<u16>,
+    /// Only so many experts a layer; `None`: as many as the shape has.
+    pub experts: Option<u16>,
     /// A smaller vocabulary; `None`: the shape's.
     pub vocab: Option<u32>,
     /// The form of the experts' weights.
@@ -62,6 +69,7 @@ impl Default for SynthOptions {
     fn default() -> Self {
         Self {
             layers: None,
+            experts: None,
             vocab: None,
             dtype: SynthDtype::Bf16,
             seed: 0,
@@ -113,7 +121,7 @@ pub fn synth(
     if options.shard_bytes == 0 {
         return limit("shard bytes", 0, "must be above 0".to_owned());
     }
-    let shape = shape.cut(options.layers, options.vocab)?;
+    let shape = shape.cut(options)?;
     let model = Model::new(shape, options.dtype, options.seed)?;
     let files = if options.packed {
         let options = PackOptions {

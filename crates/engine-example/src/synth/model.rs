@@ -2,7 +2,7 @@
 
 use super::random::{self, Fill};
 use super::shape::SynthShape;
-use super::{SynthDtype, tokenizer};
+use super::{SynthDtype, config, layers, tokenizer};
 use crate::error::EngineError;
 use expert_tier::TierError;
 use expert_tier::pack::{PackExpert, PackFile, PackPart, PackSource, PackTensor};
@@ -41,11 +41,14 @@ pub(super) struct Model {
     spine: Vec<Tensor>,
 }
 
-const PROJECTIONS: [(&str, PartRole, PartRole); 3] = [
-    ("gate_proj", PartRole::Gate, PartRole::GateScale),
-    ("up_proj", PartRole::Up, PartRole::UpScale),
-    ("down_proj", PartRole::Down, PartRole::DownScale),
+/// Weights and scales of gate, up and down.
+const ROLES: [(PartRole, PartRole); 3] = [
+    (PartRole::Gate, PartRole::GateScale),
+    (PartRole::Up, PartRole::UpScale),
+    (PartRole::Down, PartRole::DownScale),
 ];
+/// Which of them is down: its shape is the others' turned.
+const DOWN: usize = 2;
 
 impl Model {
     pub(super) fn new(
@@ -53,9 +56,10 @@ impl Model {
         dtype: SynthDtype,
         seed: u64,
     ) -> Result<Self, EngineError> {
-        for (key, cols) in [("hidden", shape.hidden), ("moe_intermediate", shape.moe_intermediate)]
-        {
-            if dtype == SynthDtype::Int4 && !cols.is_multiple_of(GROUP) {
+        let widths =
+            [("hidden", shape.expert_hidden()), ("moe_intermediate", shape.moe_intermediate)];
+        for (key, cols) in widths {
+            if dtype != SynthDtype::Bf16 && !cols.is_multiple_of(GROUP) {
                 let problem = format!("is no multiple of the group of {GROUP} 4-bit weights");
                 return Err(EngineError::config(key, &cols, problem));
             }
@@ -63,36 +67,20 @@ impl Model {
         let mut model = Self { shape, dtype, seed, spine: Vec::new() };
         let mut spine = vec![model.embedding()];
         for layer in 0..model.shape.layers {
-            spine.extend(model.layer(layer));
+            spine.extend(layers::layer(&model.shape, layer));
         }
-        spine.push(norm("model.norm.weight".to_owned(), model.shape.hidden));
-        let (vocab, hidden) = (model.shape.vocab, model.shape.hidden);
-        spine.push(linear("lm_head.weight".to_owned(), vocab, hidden));
+        let (vocab, hidden, prefix) = (model.shape.vocab, model.shape.hidden, model.shape.prefix());
+        spine.push(norm(format!("{prefix}model.norm.weight"), hidden));
+        spine.extend(layers::further(&model.shape));
+        spine.push(linear(format!("{prefix}lm_head.weight"), vocab, hidden));
         model.spine = spine;
         Ok(model)
     }
 
     fn embedding(&self) -> Tensor {
-        let name = "model.embed_tokens.weight".to_owned();
+        let name = format!("{}model.embed_tokens.weight", self.shape.prefix());
         let fill = Fill::Normal { mean: 0.0, std: 1.0 };
         Tensor { fill, ..linear(name, self.shape.vocab, self.shape.hidden) }
-    }
-
-    fn layer(&self, layer: u16) -> Vec<Tensor> {
-        let SynthShape { hidden, heads, kv_heads, head_dim, experts, .. } = self.shape;
-        let name = |tensor: &str| format!("model.layers.{layer}.{tensor}.weight");
-        let (queries, keys) = (heads * head_dim, kv_heads * head_dim);
-        vec![
-            norm(name("input_layernorm"), hidden),
-            linear(name("mlp.gate"), experts.into(), hidden),
-            norm(name("post_attention_layernorm"), hidden),
-            norm(name("self_attn.k_norm"), head_dim),
-            linear(name("self_attn.k_proj"), keys, hidden),
-            linear(name("self_attn.o_proj"), hidden, queries),
-            norm(name("self_attn.q_norm"), head_dim),
-            linear(name("self_attn.q_proj"), queries, hidden),
-            linear(name("self_attn.v_proj"), keys, hidden),
-        ]
     }
 
     pub(super) fn shape(&self) -> &SynthShape {
@@ -100,12 +88,16 @@ impl Model {
     }
 
     pub(super) fn n_experts(&self) -> usize {
-        usize::from(self.shape.layers) * usize::from(self.shape.experts)
+        self.moe_layers().count() * usize::from(self.shape.experts)
+    }
+
+    fn moe_layers(&self) -> impl Iterator<Item = u16> + '_ {
+        (0..self.shape.layers).filter(|&layer| self.shape.is_moe(layer))
     }
 
     /// Bytes of what is served of one expert.
     pub(super) fn expert_bytes(&self) -> u64 {
-        let tensors = PROJECTIONS.iter().flat_map(|&(name, ..)| self.projection("", name));
+        let tensors = (0..ROLES.len()).flat_map(|which| self.projection("", which));
         tensors.map(|(tensor, _)| tensor.bytes()).sum()
     }
 
@@ -113,48 +105,75 @@ impl Model {
         self.spine.iter().map(Tensor::bytes).sum()
     }
 
-    /// Weights and scales of one projection, with whether they are scales.
-    fn projection(&self, expert: &str, projection: &str) -> Vec<(Tensor, bool)> {
-        let SynthShape { hidden, moe_intermediate: inner, .. } = self.shape;
-        let (rows, cols) =
-            if projection == "down_proj" { (hidden, inner) } else { (inner, hidden) };
+    /// Rows and columns of gate, up or down.
+    fn projection_shape(&self, which: usize) -> [u32; 2] {
+        let (stream, inner) = (self.shape.expert_hidden(), self.shape.moe_intermediate);
+        if which == DOWN { [stream, inner] } else { [inner, stream] }
+    }
+
+    /// Weights and scales of gate, up or down of the expert whose tensors begin with `expert`, with
+    /// whether they are scales.
+    fn projection(&self, expert: &str, which: usize) -> Vec<(Tensor, bool)> {
+        let [rows, cols] = self.projection_shape(which);
+        let projection = self.shape.expert_names().1[which];
         let name = |suffix: &str| format!("{expert}{projection}.{suffix}");
-        let weight = linear(name("weight"), rows, cols);
+        let tensor = |suffix: &str, dtype, cols: u32, fill| Tensor {
+            name: name(suffix),
+            dtype,
+            shape: vec![rows.into(), cols.into()],
+            fill,
+        };
         match self.dtype {
-            SynthDtype::Bf16 => vec![(weight, false)],
+            SynthDtype::Bf16 => vec![(linear(name("weight"), rows, cols), false)],
             SynthDtype::Int4 => {
                 let scale = random::scale_for(std_for(cols));
-                let packed = Tensor {
-                    name: name("weight_packed"),
-                    dtype: Dtype::I32,
-                    shape: vec![rows.into(), (cols / 8).into()],
-                    fill: Fill::Codes,
-                };
-                let scales = Tensor {
-                    name: name("weight_scale"),
-                    dtype: Dtype::Bf16,
-                    shape: vec![rows.into(), (cols / GROUP).into()],
-                    fill: Fill::Scales { scale },
-                };
-                vec![(packed, false), (scales, true)]
+                vec![
+                    (tensor("weight_packed", Dtype::I32, cols / 8, Fill::Codes), false),
+                    (
+                        tensor("weight_scale", Dtype::Bf16, cols / GROUP, Fill::Scales { scale }),
+                        true,
+                    ),
+                ]
+            }
+            SynthDtype::Mxfp4 => {
+                let code = random::power_for(std_for(cols));
+                vec![
+                    (tensor("weight_packed", Dtype::U8, cols / 2, Fill::Bits), false),
+                    (tensor("weight_scale", Dtype::U8, cols / GROUP, Fill::Powers { code }), true),
+                ]
             }
         }
     }
 
-    /// All tensors, as a checkpoint has them: layer by layer, by name.
+    /// What the tensors of an expert begin with.
+    fn expert_prefix(&self, layer: u16, index: u16) -> String {
+        let (prefix, block) = (self.shape.prefix(), self.shape.expert_names().0);
+        format!("{prefix}model.layers.{layer}.{block}.experts.{index}.")
+    }
+
+    /// All tensors, as a checkpoint has them: layer by layer, the experts of a layer behind its
+    /// first tensor.
     pub(super) fn checkpoint(&self) -> Vec<Tensor> {
         let mut tensors = Vec::new();
+        let mut layers = 0..self.shape.layers;
+        // An expert's projections by name.
+        let mut projections = [0, 1, DOWN];
+        projections.sort_by_key(|&which| self.shape.expert_names().1[which]);
         for tensor in &self.spine {
             tensors.push(tensor.clone());
-            let prefix = tensor.name.strip_suffix("input_layernorm.weight");
-            let Some(prefix) = prefix else { continue };
+            if !tensor.name.ends_with(".input_layernorm.weight") {
+                continue;
+            }
+            let Some(layer) = layers.next().filter(|&layer| self.shape.is_moe(layer)) else {
+                continue;
+            };
             for index in 0..self.shape.experts {
-                let expert = format!("{prefix}mlp.experts.{index}.");
-                for projection in ["down_proj", "gate_proj", "up_proj"] {
-                    let weights = self.projection(&expert, projection);
+                let expert = self.expert_prefix(layer, index);
+                for which in projections {
+                    let weights = self.projection(&expert, which);
                     tensors.extend(weights.into_iter().map(|(tensor, _)| tensor));
                     if self.dtype == SynthDtype::Int4 {
-                        tensors.push(self.weight_shape(&expert, projection));
+                        tensors.push(self.weight_shape(&expert, which));
                     }
                 }
             }
@@ -162,14 +181,13 @@ impl Model {
         tensors
     }
 
-    fn weight_shape(&self, expert: &str, projection: &str) -> Tensor {
-        let SynthShape { hidden, moe_intermediate: inner, .. } = self.shape;
-        let pair = if projection == "down_proj" { [hidden, inner] } else { [inner, hidden] };
+    fn weight_shape(&self, expert: &str, which: usize) -> Tensor {
+        let projection = self.shape.expert_names().1[which];
         Tensor {
             name: format!("{expert}{projection}.weight_shape"),
             dtype: Dtype::I64,
             shape: vec![2],
-            fill: Fill::Pair(pair.map(u64::from)),
+            fill: Fill::Pair(self.projection_shape(which).map(u64::from)),
         }
     }
 
@@ -185,7 +203,7 @@ impl Model {
         let end = tokenizer::end_of_text(vocab);
         let pretty = |value: &serde_json::Value| format!("{value:#}\n").into_bytes();
         let mut files = vec![
-            ("config.json", pretty(&self.shape.config(self.dtype, end))),
+            ("config.json", pretty(&config::config(&self.shape, self.dtype, end))),
             ("generation_config.json", pretty(&json!({ "do_sample": false, "eos_token_id": end }))),
         ];
         if let Some(tokenizer) = tokenizer::tokenizer(vocab) {
@@ -199,14 +217,20 @@ fn std_for(inputs: u32) -> f32 {
     GAIN / (inputs as f32).sqrt()
 }
 
-fn linear(name: String, rows: u32, cols: u32) -> Tensor {
+pub(super) fn linear(name: String, rows: u32, cols: u32) -> Tensor {
     let fill = Fill::Normal { mean: 0.0, std: std_for(cols) };
     Tensor { name, dtype: Dtype::Bf16, shape: vec![rows.into(), cols.into()], fill }
 }
 
-fn norm(name: String, width: u32) -> Tensor {
+pub(super) fn norm(name: String, width: u32) -> Tensor {
     let fill = Fill::Normal { mean: 1.0, std: 0.1 };
     Tensor { name, dtype: Dtype::Bf16, shape: vec![width.into()], fill }
+}
+
+/// Single-precision values around `mean`.
+pub(super) fn floats(name: String, shape: Vec<u32>, mean: f32, std: f32) -> Tensor {
+    let shape = shape.into_iter().map(u64::from).collect();
+    Tensor { name, dtype: Dtype::F32, shape, fill: Fill::Singles { mean, std } }
 }
 
 impl PackSource for Model {
@@ -216,25 +240,24 @@ impl PackSource for Model {
 
     fn experts(&self) -> Vec<PackExpert> {
         let mut parts = Vec::new();
-        for (projection, weight, scale) in PROJECTIONS {
-            for (tensor, is_scale) in self.projection("", projection) {
+        for (which, (weight, scale)) in ROLES.into_iter().enumerate() {
+            for (tensor, is_scale) in self.projection("", which) {
                 let role = if is_scale { scale } else { weight };
                 // Sizes are 32 bits wide in a shape.
                 let (rows, cols) = (tensor.shape[0] as u32, tensor.shape[1] as u32);
                 parts.push(PackPart { role, dtype: tensor.dtype, rows, cols });
             }
         }
-        let layers = 0..self.shape.layers;
-        let ids = layers.flat_map(|layer| {
+        let ids = self.moe_layers().flat_map(|layer| {
             (0..self.shape.experts).map(move |index| ExpertId::new(layer, index))
         });
         ids.map(|id| PackExpert { id, parts: parts.clone() }).collect()
     }
 
     fn read_part(&self, id: ExpertId, role: PartRole, out: &mut [u8]) -> Result<(), TierError> {
-        let expert = format!("model.layers.{}.mlp.experts.{}.", id.layer, id.index);
-        for (projection, weight, scale) in PROJECTIONS {
-            for (tensor, is_scale) in self.projection(&expert, projection) {
+        let expert = self.expert_prefix(id.layer, id.index);
+        for (which, (weight, scale)) in ROLES.into_iter().enumerate() {
+            for (tensor, is_scale) in self.projection(&expert, which) {
                 if role == (if is_scale { scale } else { weight }) {
                     self.fill(&tensor, 0, out);
                 }
@@ -244,8 +267,10 @@ impl PackSource for Model {
     }
 
     fn spine(&self) -> Vec<PackTensor> {
-        let canonical =
-            |tensor: &Tensor| tensor.name.strip_prefix("model.").unwrap_or(&tensor.name).to_owned();
+        let canonical = |tensor: &Tensor| {
+            let name = tensor.name.strip_prefix(self.shape.prefix()).unwrap_or(&tensor.name);
+            name.strip_prefix("model.").unwrap_or(name).to_owned()
+        };
         let tensors = self.spine.iter().map(|tensor| PackTensor {
             name: canonical(tensor),
             dtype: tensor.dtype,

@@ -14,6 +14,12 @@ pub(super) enum Fill {
     Scales { scale: f32 },
     /// Two 64-bit integers.
     Pair([u64; 2]),
+    /// F32, nearly normal around `mean`.
+    Singles { mean: f32, std: f32 },
+    /// Any bits: two E2M1 codes a byte.
+    Bits,
+    /// E8M0 scales: half of them `code`, the others half and twice that.
+    Powers { code: u8 },
 }
 
 /// Standard deviation of what [`Fill::Codes`] makes: zero counts twice among 16 codes.
@@ -24,6 +30,17 @@ const SCALES_RMS: f32 = 1.010_4;
 /// The scale with which codes have standard deviation `std`.
 pub(super) fn scale_for(std: f32) -> f32 {
     std / (CODES_STD * SCALES_RMS)
+}
+
+/// Root mean square of the sixteen E2M1 values: of 0, 1/4, 1, 9/4, 4, 9, 16, 36.
+const E2M1_RMS: f32 = 2.926_175_6;
+/// Root mean square of 1/2, 1, 1 and 2.
+const POWERS_RMS: f32 = 1.25;
+
+/// The E8M0 code with which random E2M1 codes have a standard deviation nearest to `std`.
+pub(super) fn power_for(std: f32) -> u8 {
+    let power = (std / (E2M1_RMS * POWERS_RMS)).log2().round();
+    (power.clamp(-126.0, 126.0) + 127.0) as u8
 }
 
 /// A tensor's own seed.
@@ -59,6 +76,18 @@ pub(super) fn fill(kind: Fill, seed: u64, offset: u64, out: &mut [u8]) {
             let table = scale_table(scale);
             blocks(out, offset / 8, |block| four_scales(bits(seed, block), &table));
         }
+        Fill::Singles { mean, std } => {
+            let table = normal_values(mean, std);
+            blocks(out, offset / 8, |block| two_singles(bits(seed, block), &table));
+        }
+        Fill::Bits => blocks(out, offset / 8, |block| bits(seed, block).to_le_bytes()),
+        Fill::Powers { code } => {
+            // Two bits a scale: the sum of their halves is 0, 1, 1 or 2.
+            blocks(out, offset / 8, |block| {
+                let bits = bits(seed, block).to_le_bytes();
+                bits.map(|bits| code - 1 + (bits & 1) + (bits >> 1 & 1))
+            });
+        }
         Fill::Pair(pair) => {
             blocks(out, offset / 8, |block| pair[(block % 2) as usize].to_le_bytes());
         }
@@ -80,20 +109,36 @@ fn blocks<const N: usize>(out: &mut [u8], first: u64, make: impl Fn(u64) -> [u8;
 
 /// BF16 values by the sum of four random bytes, which is nearly normal.
 fn normal_table(mean: f32, std: f32) -> [u16; 1024] {
+    normal_values(mean, std).map(|value| bf16::from_f32(value).to_bits())
+}
+
+fn normal_values(mean: f32, std: f32) -> [f32; 1024] {
     // Four times the variance of a byte, (2^16 - 1) / 12.
     let unit = (4.0_f32 * 65_535.0 / 12.0).sqrt();
-    std::array::from_fn(|sum| {
-        bf16::from_f32(mean + std * (sum as f32 - 4.0 * 127.5) / unit).to_bits()
-    })
+    std::array::from_fn(|sum| mean + std * (sum as f32 - 4.0 * 127.5) / unit)
+}
+
+#[inline(always)]
+fn two_singles(bits: u64, table: &[f32; 1024]) -> [u8; 8] {
+    let [a, b] = two_sums(bits).map(|sum| table[sum].to_le_bytes());
+    let mut both = [0; 8];
+    both[..4].copy_from_slice(&a);
+    both[4..].copy_from_slice(&b);
+    both
+}
+
+/// Two sums of four random bytes each.
+#[inline(always)]
+fn two_sums(bits: u64) -> [usize; 2] {
+    const EVEN: u64 = 0x00ff_00ff_00ff_00ff;
+    let pairs = (bits & EVEN) + ((bits >> 8) & EVEN);
+    let fours = pairs + (pairs >> 16);
+    [(fours & 1023) as usize, ((fours >> 32) & 1023) as usize]
 }
 
 #[inline(always)]
 fn two_normals(bits: u64, table: &[u16; 1024]) -> [u8; 4] {
-    const EVEN: u64 = 0x00ff_00ff_00ff_00ff;
-    let pairs = (bits & EVEN) + ((bits >> 8) & EVEN);
-    let fours = pairs + (pairs >> 16);
-    let [a, b] = table[(fours & 1023) as usize].to_le_bytes();
-    let [c, d] = table[((fours >> 32) & 1023) as usize].to_le_bytes();
+    let [[a, b], [c, d]] = two_sums(bits).map(|sum| table[sum].to_le_bytes());
     [a, b, c, d]
 }
 
@@ -147,6 +192,9 @@ mod tests {
             Fill::Codes,
             Fill::Scales { scale: 2.0 },
             Fill::Pair([3, 5]),
+            Fill::Singles { mean: 0.0, std: 1.0 },
+            Fill::Bits,
+            Fill::Powers { code: 120 },
         ] {
             let whole = bytes(kind, 9, 1002);
             for offset in (0..1000).step_by(8) {
@@ -179,6 +227,30 @@ mod tests {
         assert!(codes.iter().all(|byte| byte & 15 != 0 && byte >> 4 != 0));
         let (mean, std) = mean_and_std(&weights);
         assert!(mean.abs() < 0.005 && (std - 0.5).abs() < 0.005, "{mean} {std}");
+    }
+
+    #[test]
+    fn single_and_mx_values_have_the_spread_they_should() {
+        let singles = bytes(Fill::Singles { mean: -1.0, std: 0.5 }, 5, 400_000);
+        let singles: Vec<f32> =
+            singles.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
+        let (mean, std) = mean_and_std(&singles);
+        assert!((mean + 1.0).abs() < 0.01 && (std - 0.5).abs() < 0.01, "{mean} {std}");
+        let codes = bytes(Fill::Bits, 6, 160_000);
+        let powers = bytes(Fill::Powers { code: power_for(0.02) }, 7, 10_000);
+        let magnitudes = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
+        let nibbles = codes.iter().flat_map(|byte| [byte & 15, byte >> 4]);
+        let weights: Vec<f32> = nibbles
+            .enumerate()
+            .map(|(at, code)| {
+                let magnitude: f32 = magnitudes[usize::from(code & 7)];
+                let sign = if code > 7 { -1.0 } else { 1.0 };
+                sign * magnitude * 2f32.powi(i32::from(powers[at / 32]) - 127)
+            })
+            .collect();
+        let (mean, std) = mean_and_std(&weights);
+        // The nearest power of two: off by the root of two at most.
+        assert!(mean.abs() < 0.001 && (0.0141..0.0283).contains(&std), "{mean} {std}");
     }
 
     #[test]

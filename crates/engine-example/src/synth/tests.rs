@@ -3,7 +3,7 @@ use crate::engine::{Engine, EngineOptions, GenerateOptions};
 use crate::kernels::Isa;
 use crate::sampling::SamplingConfig;
 use expert_tier::pack::verify;
-use expert_tier::pool::PoolFormat;
+use expert_tier::pool::{ModelSizes, PoolFormat};
 use expert_tier::{Pool, SpinePlacement, TierConfig};
 use std::collections::BTreeMap;
 use std::fs;
@@ -136,8 +136,67 @@ fn real_shapes_have_their_known_sizes() {
     assert_eq!((large.expert_bytes(), large.n_experts()), (37_748_736, 12_032));
     let packed = model("qwen3-30b-a3b", SynthDtype::Int4);
     assert_eq!(packed.expert_bytes(), 3 * 768 * 2048 * 9 / 16);
+    for (name, dtype, expert_bytes, experts) in [
+        ("deepseek-v3", SynthDtype::Bf16, 88_080_384, 14_848),
+        ("kimi-k2", SynthDtype::Int4, 24_772_608, 23_040),
+        ("kimi-k3", SynthDtype::Mxfp4, 17_547_264, 82_432),
+    ] {
+        let model = model(name, dtype);
+        assert_eq!((model.expert_bytes(), model.n_experts()), (expert_bytes, experts), "{name}");
+    }
     assert!(SynthShape::NAMES.iter().all(|name| SynthShape::named(name).is_some()));
     assert_eq!(SynthShape::named("gpt"), None);
+}
+
+/// What the pool expects of a config's family, counted apart from what is written here.
+#[test]
+fn every_family_opens_decodes_and_has_the_sizes_of_its_config() {
+    let dir = tempfile::tempdir().unwrap();
+    for name in ["tiny", "tiny-deepseek-v3", "tiny-kimi-k3"] {
+        let shape = SynthShape::named(name).unwrap();
+        let mut outcomes = Vec::new();
+        for packed in [false, true] {
+            let out = dir.path().join(format!("{name}-{packed}"));
+            let dtype = shape.default_dtype();
+            let options = SynthOptions { dtype, packed, ..SynthOptions::default() };
+            let report = synth(&shape, &options, &out, |_, _| ()).unwrap();
+            let pool = Pool::open(&out).unwrap();
+            assert!(pool.notices().is_empty(), "{name}: {:?}", pool.notices());
+            assert_eq!(pool.layout().total_experts(), report.experts, "{name}");
+            if !packed {
+                let promised = ModelSizes::of_config(pool.config().unwrap()).unwrap();
+                let found = ModelSizes::of_pool(&pool).unwrap();
+                assert_eq!(promised.expert_bytes, found.expert_bytes, "{name}");
+                // A rate a head is padded to a whole vector in K3: 124 of 128 values, 7 layers.
+                let padding = if name == "tiny-kimi-k3" { 7 * 124 * 4 } else { 0 };
+                assert!(found.spine_bytes.abs_diff(promised.spine_bytes) <= padding, "{name}");
+            }
+            outcomes.push(run(&out));
+        }
+        assert_eq!(outcomes[0], outcomes[1], "{name}");
+        assert!((3.0..12.0).contains(&outcomes[0].1), "{name}: {}", outcomes[0].1);
+    }
+}
+
+#[test]
+fn fewer_layers_and_experts_keep_a_shape_whole() {
+    let cut = |name: &str, layers, experts| {
+        let options = SynthOptions {
+            layers: Some(layers),
+            experts: Some(experts),
+            ..SynthOptions::default()
+        };
+        SynthShape::named(name).unwrap().cut(&options)
+    };
+    let shape = cut("deepseek-v3", 2, 16).unwrap();
+    assert!(!shape.is_moe(0) && shape.is_moe(1));
+    assert_eq!((shape.experts, shape.top_k), (16, 8), "four groups of two");
+    let shape = cut("kimi-k3", 6, 8).unwrap();
+    assert_eq!(shape.top_k, 8);
+    let latent: Vec<u16> = (0..6).filter(|&layer| shape.is_latent(layer)).collect();
+    assert_eq!(latent, [3, 5]);
+    assert!(cut("deepseek-v3", 4, 12).unwrap_err().to_string().contains("8 groups"));
+    assert_eq!(cut("kimi-k3", 94, 8).unwrap_err().kind(), "limit");
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! A tokenizer of single bytes, so that text works with random weights too.
 
+use crate::text::byte_letters;
 use serde_json::{Map, Value, json};
 
 /// The first ids are the bytes; this one ends a text.
@@ -47,19 +48,4 @@ pub(super) fn tokenizer(vocab: u32) -> Option<Value> {
             "byte_fallback": false, "ignore_merges": false, "vocab": ids, "merges": [],
         },
     }))
-}
-
-/// The letter that stands for each byte in byte-level vocabularies: the byte's own where that
-/// can be seen, else one from U+0100 on.
-fn byte_letters() -> [char; 256] {
-    let mut next = 0x100_u32;
-    std::array::from_fn(|byte| {
-        let byte = byte as u8;
-        let seen = matches!(byte, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff);
-        if seen {
-            return char::from(byte);
-        }
-        next += 1;
-        char::from_u32(next - 1).unwrap_or(char::REPLACEMENT_CHARACTER)
-    })
 }

@@ -2,6 +2,7 @@
 
 mod chat;
 mod stream;
+mod tiktoken;
 
 pub use chat::{ChatTemplate, Message};
 pub use stream::TextStream;
@@ -10,6 +11,8 @@ use crate::error::EngineError;
 use serde_json::{Map, Value};
 use std::path::Path;
 use tokenizers::Tokenizer;
+
+const TOKENIZER: &str = "tokenizer.json";
 
 /// The tokenizer of a model folder with what belongs to it: the ids that end a text and the
 /// chat template.
@@ -21,19 +24,29 @@ pub struct Text {
 }
 
 impl Text {
-    /// Reads `tokenizer.json`, and, where they are there, `generation_config.json` and
+    /// Whether `dir` has a tokenizer.
+    #[must_use]
+    pub fn is_in(dir: &Path) -> bool {
+        [TOKENIZER, tiktoken::FILE].iter().any(|name| dir.join(name).exists())
+    }
+
+    /// Reads `tokenizer.json`, or `tiktoken.model` where there is none, and, where they are there, `generation_config.json` and
     /// `config.json` (end-of-text ids), `chat_template.jinja` and `tokenizer_config.json`.
     ///
     /// # Errors
     /// `io` or `tokenizer-invalid`, naming the file.
     pub fn open(dir: &Path) -> Result<Self, EngineError> {
-        let path = dir.join("tokenizer.json");
-        let bytes = std::fs::read(&path)
-            .map_err(|source| EngineError::Io { path: path.clone(), source })?;
-        let tokenizer = Tokenizer::from_bytes(bytes).map_err(|error| EngineError::Tokenizer {
-            what: path.display().to_string(),
-            problem: error.to_string(),
-        })?;
+        let path = dir.join(TOKENIZER);
+        let tokenizer = if !path.exists() && dir.join(tiktoken::FILE).exists() {
+            tiktoken::open(dir)?
+        } else {
+            let bytes = std::fs::read(&path)
+                .map_err(|source| EngineError::Io { path: path.clone(), source })?;
+            Tokenizer::from_bytes(bytes).map_err(|error| EngineError::Tokenizer {
+                what: path.display().to_string(),
+                problem: error.to_string(),
+            })?
+        };
         let stop_ids = match stop_ids(dir, "generation_config.json")? {
             Some(ids) => ids,
             None => stop_ids(dir, "config.json")?.unwrap_or_default(),
@@ -120,4 +133,19 @@ fn stop_ids(dir: &Path, name: &str) -> Result<Option<Vec<u32>>, EngineError> {
         list.iter().map(|id| id.as_u64().and_then(|id| u32::try_from(id).ok())).collect();
     let problem = format!("{name}: must be an id or a list of ids");
     ids.map(Some).ok_or_else(|| EngineError::config("eos_token_id", value, problem))
+}
+
+/// The letter that stands for each byte in byte-level vocabularies: the byte's own where that
+/// can be seen, else one from U+0100 on.
+pub(crate) fn byte_letters() -> [char; 256] {
+    let mut next = 0x100_u32;
+    std::array::from_fn(|byte| {
+        let byte = byte as u8;
+        let seen = matches!(byte, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff);
+        if seen {
+            return char::from(byte);
+        }
+        next += 1;
+        char::from_u32(next - 1).unwrap_or(char::REPLACEMENT_CHARACTER)
+    })
 }

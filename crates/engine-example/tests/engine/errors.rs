@@ -66,6 +66,31 @@ fn a_failed_expert_leaves_the_sequence_as_it_was() {
     assert_eq!(logits(&mut failed), logits(&mut clean));
 }
 
+/// The state of a recurrence has moved on when a later layer fails, in the second of two chunks.
+#[test]
+fn a_failed_expert_leaves_a_recurrence_as_it_was() {
+    let checkpoint = Checkpoint::open(&fixture_dir("kimi-linear-bf16"));
+    let experts = checkpoint.experts();
+    let mut run = |call: &MoeCall<'_>, out: &mut [f32]| experts.run(call, out);
+    let (mut clean, mut failed) = (checkpoint.decoder(), checkpoint.decoder());
+    for model in [&mut clean, &mut failed] {
+        model.set_prefill_chunk(4);
+        model.forward(&[5, 6, 7], LogitRows::Last, &mut run).unwrap();
+    }
+    let mut calls = 0;
+    let mut fail_late = |_: &MoeCall<'_>, _: &mut [f32]| {
+        calls += 1;
+        let problem = "a failed read".to_owned();
+        if calls < 7 { Ok(()) } else { Err(EngineError::Router { layer: 3, problem }) }
+    };
+    failed.forward(&[200, 201, 202, 203, 204, 205], LogitRows::Last, &mut fail_late).unwrap_err();
+    let mut run = |call: &MoeCall<'_>, out: &mut [f32]| experts.run(call, out);
+    let mut logits = |model: &mut Decoder| {
+        model.forward(&[8, 9], LogitRows::Last, &mut run).unwrap().to_vec2::<f32>().unwrap()
+    };
+    assert_eq!(logits(&mut failed), logits(&mut clean));
+}
+
 #[test]
 fn an_empty_pass_is_refused() {
     let error = checkpoint().decoder().forward(&[], LogitRows::Last, &mut no_experts).unwrap_err();

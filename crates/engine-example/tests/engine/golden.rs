@@ -125,6 +125,37 @@ fn a_gate_on_its_own_layers_hidden_state_ranks_as_the_router_did() {
     }
 }
 
+/// One row of `rank + rope` values a layer and token, never a key or a value of a head.
+#[test]
+fn the_latent_cache_holds_only_what_is_compressed() {
+    for (name, layers, row) in
+        [("deepseek-v3-f32", 4, 24 + 8), ("deepseek-v3-fp8", 3, 40 + 8), ("kimi-k2-int4", 4, 32)]
+    {
+        let mut model = Checkpoint::open(&fixture_dir(name)).decoder();
+        assert_eq!(model.cache_bytes_per_token(), layers * row * 4, "{name}");
+        let block = layers * row * 4 * 256;
+        assert_eq!(model.cache_bytes(), block, "{name}");
+        let mut nothing = |_: &MoeCall<'_>, _: &mut [f32]| Ok(());
+        model.forward(&[1; 257], LogitRows::Last, &mut nothing).unwrap();
+        assert_eq!(model.cache_bytes(), 2 * block, "{name}");
+    }
+}
+
+/// Of Kimi Linear's five layers four are delta layers, which keep one size.
+#[test]
+fn a_delta_layer_keeps_one_size_whatever_the_context() {
+    let mut model = Checkpoint::open(&fixture_dir("kimi-linear-bf16")).decoder();
+    assert_eq!(model.cache_bytes_per_token(), (24 + 8) * 4);
+    let mut nothing = |_: &MoeCall<'_>, _: &mut [f32]| Ok(());
+    let mut sizes = Vec::new();
+    for _ in 0..3 {
+        model.forward(&[1; 256], LogitRows::Last, &mut nothing).unwrap();
+        sizes.push(model.cache_bytes());
+    }
+    let latent_block = 256 * (24 + 8) * 4;
+    assert_eq!([sizes[1] - sizes[0], sizes[2] - sizes[1]], [latent_block; 2]);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(12))]
 

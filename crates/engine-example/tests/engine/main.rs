@@ -5,7 +5,10 @@
 mod errors;
 mod fp8_cases;
 mod golden;
+mod k3;
+mod k3_reference;
 mod rope;
 mod router;
 mod support;
 mod text;
+mod tiktoken;

@@ -3,6 +3,7 @@
 
 use engine_example::EngineError;
 use engine_example::config::ModelConfig;
+use engine_example::kernels::Activation;
 use engine_example::linear::Linear;
 use engine_example::models::{Decoder, MoeCall};
 use engine_example::weights::{SharedBytes, SpineWeights, StoredTensor, WeightFormat};
@@ -13,7 +14,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// The committed checkpoints.
-pub(crate) const FIXTURES: [&str; 13] = [
+pub(crate) const FIXTURES: [&str; 14] = [
     "deepseek-v3-f32",
     "deepseek-v3-bf16-mtp",
     "deepseek-v3-fp8",
@@ -21,6 +22,7 @@ pub(crate) const FIXTURES: [&str; 13] = [
     "kimi-k2-bf16",
     "kimi-k2-int4",
     "kimi-k26-int4",
+    "kimi-linear-bf16",
     "qwen3moe-f32",
     "qwen3moe-bf16",
     "qwen3moe-edge-f16-sharded",
@@ -95,7 +97,7 @@ impl Checkpoint {
                 experts.insert((layer, u16::try_from(index).unwrap()), parts);
             }
         }
-        PlainExperts { experts }
+        PlainExperts { experts, activation: self.config.activation }
     }
 
     /// Gate, up and down, in either spelling.
@@ -123,7 +125,7 @@ impl Checkpoint {
             let prefix = format!("layers.{layer}.{}.shared_experts", moe.block);
             let parts = self.feed_forward(&prefix, hidden, moe.shared_intermediate_size);
             for (x, out) in x.chunks_exact(hidden).zip(out.chunks_exact_mut(hidden)) {
-                add_feed_forward(&parts, 1.0, x, out);
+                add_feed_forward(self.config.activation, &parts, 1.0, x, out);
             }
         }
     }
@@ -141,6 +143,7 @@ fn weight_format(quantization: &Map<String, Value>) -> WeightFormat {
 /// Gate, up and down of every expert.
 pub(crate) struct PlainExperts {
     experts: BTreeMap<(u16, u16), [Linear; 3]>,
+    activation: Activation,
 }
 
 impl PlainExperts {
@@ -151,18 +154,30 @@ impl PlainExperts {
             let rows = token * hidden..(token + 1) * hidden;
             for (index, weight) in routed.iter() {
                 let parts = &self.experts[&(call.layer, index)];
-                add_feed_forward(parts, weight, &call.x[rows.clone()], &mut out[rows.clone()]);
+                let (x, out) = (&call.x[rows.clone()], &mut out[rows.clone()]);
+                add_feed_forward(self.activation, parts, weight, x, out);
             }
         }
         Ok(())
     }
 }
 
-/// `out += weight · down(silu(gate x) · up x)` for one token.
-fn add_feed_forward([gate, up, down]: &[Linear; 3], weight: f32, x: &[f32], out: &mut [f32]) {
+/// `out += weight · down(act(gate x, up x))` for one token.
+fn add_feed_forward(
+    activation: Activation,
+    [gate, up, down]: &[Linear; 3],
+    weight: f32,
+    x: &[f32],
+    out: &mut [f32],
+) {
     let mut inner = gate.product(x);
-    for (g, u) in inner.iter_mut().zip(&up.product(x)) {
-        *g = *g / (1.0 + (-*g).exp()) * u;
+    match activation {
+        Activation::Silu => {
+            for (g, u) in inner.iter_mut().zip(&up.product(x)) {
+                *g = *g / (1.0 + (-*g).exp()) * u;
+            }
+        }
+        other => other.apply(&mut inner, &up.product(x)),
     }
     for (out, y) in out.iter_mut().zip(&down.product(&inner)) {
         *out += weight * y;

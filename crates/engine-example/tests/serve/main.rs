@@ -19,7 +19,15 @@ use engine_example::{Engine, EngineOptions, GenerateOptions};
 use expert_tier::{Admission, Pool, SpinePlacement, Tier, TierConfig};
 use std::path::{Path, PathBuf};
 
-const FIXTURES: [&str; 6] = [
+const FIXTURES: [&str; 14] = [
+    "deepseek-v3-f32",
+    "deepseek-v3-bf16-mtp",
+    "deepseek-v3-fp8",
+    "deepseek-v3-noqlora-f16",
+    "kimi-k2-bf16",
+    "kimi-k2-int4",
+    "kimi-k26-int4",
+    "kimi-linear-bf16",
     "qwen3moe-f32",
     "qwen3moe-bf16",
     "qwen3moe-edge-f16-sharded",
@@ -125,17 +133,19 @@ fn output_is_bit_identical_over_admission_threads_and_cold_or_warm() {
 
 #[test]
 fn output_is_bit_identical_over_instruction_sets() {
-    let (prompt, continued) = golden("qwen3moe-int4");
-    let tokens = [prompt, continued].concat();
-    let losses: Vec<u64> = Isa::available()
-        .into_iter()
-        .map(|isa| {
-            let options = EngineOptions { isa, ..options(Admission::Admit, 2) };
-            let mut engine = open(&fixture("qwen3moe-int4"), &options);
-            engine.negative_log_likelihood(&tokens).unwrap().to_bits()
-        })
-        .collect();
-    assert!(losses.windows(2).all(|pair| pair[0] == pair[1]), "{losses:?}");
+    for name in ["qwen3moe-int4", "deepseek-v3-fp8", "kimi-k2-int4", "kimi-linear-bf16"] {
+        let (prompt, continued) = golden(name);
+        let tokens = [prompt, continued].concat();
+        let losses: Vec<u64> = Isa::available()
+            .into_iter()
+            .map(|isa| {
+                let options = EngineOptions { isa, ..options(Admission::Admit, 2) };
+                let mut engine = open(&fixture(name), &options);
+                engine.negative_log_likelihood(&tokens).unwrap().to_bits()
+            })
+            .collect();
+        assert!(losses.windows(2).all(|pair| pair[0] == pair[1]), "{name}: {losses:?}");
+    }
 }
 
 #[test]

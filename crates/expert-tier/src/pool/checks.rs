@@ -50,6 +50,7 @@ fn stored_values(part: &Part, quantization: &Quantization) -> (u64, u64) {
         Quantization::PackQuantized { bits, .. } if part.dtype == Dtype::I32 => {
             32 / u64::from(*bits)
         }
+        Quantization::Mxfp4 { .. } if part.dtype == Dtype::U8 => 2,
         _ => 1,
     };
     (u64::from(part.rows), u64::from(part.cols) * per_word)
@@ -74,6 +75,7 @@ fn check_weight(
         Quantization::PackQuantized { bits, .. } if part.dtype == Dtype::I32 => {
             Some(cols.div_ceil(32 / u64::from(*bits)))
         }
+        Quantization::Mxfp4 { .. } if part.dtype == Dtype::U8 => Some(cols.div_ceil(2)),
         // Another packing: only the rows have a known meaning.
         _ => None,
     };
@@ -130,6 +132,7 @@ fn needs_scales(dtype: Dtype, quantization: &Quantization, present: bool) -> boo
     match quantization {
         Quantization::Fp8 { .. } => is_fp8(dtype),
         Quantization::PackQuantized { .. } => dtype == Dtype::I32,
+        Quantization::Mxfp4 { .. } => dtype == Dtype::U8,
         Quantization::None => is_fp8(dtype) && present,
         Quantization::Other(_) => false,
     }
@@ -184,6 +187,7 @@ impl Pool {
             Quantization::PackQuantized { bits, .. } if tensor.dtype == Dtype::I32 => {
                 stored.saturating_mul(32 / u64::from(*bits))
             }
+            Quantization::Mxfp4 { .. } if tensor.dtype == Dtype::U8 => stored.saturating_mul(2),
             _ => stored,
         };
         match quantization.scale_grid(rows, cols, &scale.shape) {

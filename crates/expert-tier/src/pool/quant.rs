@@ -30,6 +30,12 @@ pub enum Quantization {
         /// Whether columns are reordered (`actorder`).
         act_order: bool,
     },
+    /// Two E2M1 floats a byte along the row, scales of eight bits of exponent (compressed-tensors
+    /// `mxfp4-pack-quantized`).
+    Mxfp4 {
+        /// Columns that share a scale.
+        group: usize,
+    },
     /// Something else, by its name.
     Other(String),
 }
@@ -76,6 +82,7 @@ impl Quantization {
         let (block_rows, block_cols) = match self {
             Self::PackQuantized { group: Some(group), .. } => (1, *group as u64),
             Self::PackQuantized { group: None, .. } => (1, cols.max(1)),
+            Self::Mxfp4 { group } => (1, *group as u64),
             // One element scales everything, whatever its rank.
             _ if scale.iter().try_fold(1_u64, |n, &dim| n.checked_mul(dim)) == Some(1) => {
                 return Ok(ScaleGrid::Whole);
@@ -123,6 +130,7 @@ impl fmt::Display for Quantization {
                 f.write_str(if *symmetric { ", symmetric" } else { ", asymmetric" })?;
                 f.write_str(if *act_order { ", reordered columns" } else { "" })
             }
+            Self::Mxfp4 { group } => write!(f, "MXFP4, group {group}"),
             Self::Other(name) => f.write_str(name),
         }
     }
@@ -188,6 +196,13 @@ fn compressed(quant: &Reader<'_>) -> Result<Quantization, TierError> {
     let strategy = weights.string("strategy")?.unwrap_or("unnamed strategy");
     match (format.as_str(), kind, strategy) {
         ("pack-quantized", "int", "group" | "channel") => packed(&weights, strategy),
+        ("mxfp4-pack-quantized", "float", "group") => {
+            // The standard's own group where the config names none.
+            let group = weights.number("group_size", u64::from(u32::MAX))?.unwrap_or(32);
+            let wrong = || weights.wrong("group_size", "a whole number above 0");
+            let group = Some(group).filter(|&group| group > 0).ok_or_else(wrong)?;
+            Ok(Quantization::Mxfp4 { group: group as usize })
+        }
         ("float-quantized", "float", "tensor") => Ok(Quantization::Fp8 { block: None }),
         ("float-quantized", "float", "block") => {
             Ok(Quantization::Fp8 { block: block(&weights, "block_structure")? })
@@ -240,6 +255,14 @@ mod tests {
             assert_eq!(quant.scale_grid(130, 200, &[1]), Ok(ScaleGrid::Whole));
         }
         assert!(fp8.scale_grid(u64::MAX, u64::MAX, &[u64::MAX, u64::MAX, 2]).is_err());
+    }
+
+    #[test]
+    fn mxfp4_weights_have_scales_along_the_row() {
+        let quant = Quantization::Mxfp4 { group: 32 };
+        assert!(quant.scale_grid(3, 64, &[3, 2]).is_ok());
+        assert!(quant.scale_grid(3, 64, &[3, 4]).is_err());
+        assert_eq!(quant.to_string(), "MXFP4, group 32");
     }
 
     #[test]

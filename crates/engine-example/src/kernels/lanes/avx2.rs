@@ -4,6 +4,8 @@ use std::arch::x86_64::*;
 
 use bytemuck::{cast, cast_ref};
 
+use super::super::number::E2M1;
+
 /// Lanes 0..8 and 8..16.
 pub(in super::super) type V = [__m256; 2];
 /// Words 0..8 and 8..16.
@@ -161,6 +163,39 @@ fn low_nibbles_8(words: __m256i) -> __m256 {
     let biased =
         _mm256_or_si256(_mm256_and_si256(words, _mm256_set1_epi32(15)), _mm256_set1_epi32(BIAS));
     _mm256_sub_ps(_mm256_castsi256_ps(biased), _mm256_set1_ps(8_388_616.0))
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
+pub(in super::super) fn e8m0s(bytes: &[u8; 16]) -> V {
+    let [low, high]: [[u8; 8]; 2] = cast(*bytes);
+    [e8m0s_8(low), e8m0s_8(high)]
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
+fn e8m0s_8(codes: [u8; 8]) -> __m256 {
+    let codes = _mm256_cvtepu8_epi32(cast([codes, [0; 8]]));
+    // 2^-127 is subnormal, and the bit that makes it one makes NaN of the largest code.
+    let least = _mm256_cmpeq_epi32(codes, _mm256_setzero_si256());
+    let most = _mm256_cmpeq_epi32(codes, _mm256_set1_epi32(255));
+    let last = _mm256_and_si256(_mm256_or_si256(least, most), _mm256_set1_epi32(1 << 22));
+    _mm256_castsi256_ps(_mm256_or_si256(_mm256_slli_epi32::<23>(codes), last))
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
+pub(in super::super) fn low_e2m1s(words: W) -> V {
+    [low_e2m1s_8(words[0]), low_e2m1s_8(words[1])]
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
+fn low_e2m1s_8(words: __m256i) -> __m256 {
+    // A permutation looks at the low three bits of its index: the magnitude.
+    let magnitude = _mm256_permutevar8x32_ps(cast(E2M1), words);
+    let sign = _mm256_castsi256_ps(_mm256_slli_epi32::<28>(words));
+    _mm256_or_ps(magnitude, _mm256_and_ps(sign, _mm256_set1_ps(-0.0)))
 }
 
 /// Bits of 2^23.

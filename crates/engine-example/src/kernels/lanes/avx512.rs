@@ -129,3 +129,24 @@ pub(in super::super) fn low_nibbles(words: W) -> V {
 pub(in super::super) fn drop_nibbles(words: W) -> W {
     _mm512_srli_epi32::<4>(words)
 }
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")]
+#[inline]
+pub(in super::super) fn e8m0s(bytes: &[u8; 16]) -> V {
+    let codes = _mm512_cvtepu8_epi32(cast(*bytes));
+    // 2^-127 is subnormal, and the bit that makes it one makes NaN of the largest code.
+    let least = _mm512_cmpeq_epi32_mask(codes, _mm512_setzero_si512());
+    let most = _mm512_cmpeq_epi32_mask(codes, _mm512_set1_epi32(255));
+    let powers = _mm512_slli_epi32::<23>(codes);
+    let last = _mm512_set1_epi32(1 << 22);
+    _mm512_castsi512_ps(_mm512_mask_or_epi32(powers, least | most, powers, last))
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")]
+#[inline]
+pub(in super::super) fn low_e2m1s(words: W) -> V {
+    // A permutation looks at the low four bits of its index, so it is the whole decoding.
+    let values =
+        _mm512_setr_ps(0., 0.5, 1., 1.5, 2., 3., 4., 6., -0., -0.5, -1., -1.5, -2., -3., -4., -6.);
+    _mm512_permutexvar_ps(words, values)
+}

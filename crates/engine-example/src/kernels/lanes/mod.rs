@@ -47,10 +47,15 @@ pub(super) trait Lanes: Copy {
     /// cycles for one, wherever it stands in a vector, and stored weights have many.
     fn fp8s(self, bytes: &[u8; 32]) -> [Self::V; 2];
 
+    /// Sixteen E8M0 scales: `2^(code - 127)`, NaN for 255 (OCP Microscaling Formats 1.0, 2023).
+    fn e8m0s(self, bytes: &[u8; 16]) -> Self::V;
+
     /// Stored 32-bit words.
     fn words(self, bytes: &[u8; 64]) -> Self::W;
     /// `nibble - 8` of each word's lowest nibble.
     fn low_nibbles(self, words: Self::W) -> Self::V;
+    /// The E2M1 value of each word's lowest nibble: sign, two bits of exponent, one of mantissa.
+    fn low_e2m1s(self, words: Self::W) -> Self::V;
     /// Each word without its lowest nibble.
     fn drop_nibbles(self, words: Self::W) -> Self::W;
 }

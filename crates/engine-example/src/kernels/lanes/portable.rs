@@ -3,6 +3,7 @@
 
 use half::f16;
 
+use super::super::number::{e2m1_to_f32, e8m0_to_f32};
 use super::Lanes;
 
 /// Needs nothing but the target's baseline.
@@ -85,6 +86,11 @@ impl Lanes for Portable {
     }
 
     #[inline(always)]
+    fn e8m0s(self, bytes: &[u8; 16]) -> Self::V {
+        lanes(|l| e8m0_to_f32(bytes[l]))
+    }
+
+    #[inline(always)]
     fn words(self, bytes: &[u8; 64]) -> Self::W {
         let (words, _) = bytes.as_chunks::<4>();
         lanes(|l| u32::from_le_bytes(words[l]))
@@ -93,6 +99,11 @@ impl Lanes for Portable {
     #[inline(always)]
     fn low_nibbles(self, words: Self::W) -> Self::V {
         lanes(|l| ((words[l] & 15) as i32 - 8) as f32)
+    }
+
+    #[inline(always)]
+    fn low_e2m1s(self, words: Self::W) -> Self::V {
+        lanes(|l| e2m1_to_f32(words[l] as u8))
     }
 
     #[inline(always)]

@@ -67,6 +67,7 @@ fn pairs(pool: &Pool) -> impl Iterator<Item = Pair> + '_ {
     let quantization = pool.config().map_or(none, |config| &config.quantization);
     let per_element = move |dtype| match quantization {
         Quantization::PackQuantized { bits: 4, symmetric: true, .. } if dtype == Dtype::I32 => 8,
+        Quantization::Mxfp4 { .. } if dtype == Dtype::U8 => 2,
         _ => 1,
     };
     let experts = pool.layout().iter().flat_map(move |(_, expert)| {
