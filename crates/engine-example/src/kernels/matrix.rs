@@ -1,6 +1,7 @@
 use half::{bf16, f16};
 use thiserror::Error;
 
+use super::blocks::BlockType;
 use super::number::{fp8_to_f32, pair};
 
 /// How the scales of a quantised matrix are stored.
@@ -58,6 +59,13 @@ pub enum MatrixData<'a> {
         scale_type: ScaleType,
         /// Columns that share one scale: a multiple of 8, or all columns.
         group: usize,
+    },
+    /// Rows of whole blocks of a ggml format.
+    Blocks {
+        /// The format.
+        kind: BlockType,
+        /// `[rows, cols / kind.elements()]` blocks.
+        bytes: &'a [u8],
     },
 }
 
@@ -146,6 +154,17 @@ impl<'a> Matrix<'a> {
                 let groups = cols.div_ceil(group);
                 shape.expect("scales", scales, rows, groups, scale_type.size_bytes())?;
             }
+            MatrixData::Blocks { kind, bytes } => {
+                if !cols.is_multiple_of(kind.elements()) {
+                    let rule = match kind.elements() {
+                        32 => "a multiple of 32",
+                        _ => "a multiple of 256",
+                    };
+                    return Err(shape.grouping("columns", cols, rule));
+                }
+                let blocks = cols / kind.elements();
+                shape.expect("blocks", bytes, rows, blocks, kind.size_bytes())?;
+            }
         }
         Ok(Self { rows, cols, data })
     }
@@ -172,9 +191,10 @@ impl<'a> Matrix<'a> {
     #[must_use]
     pub fn size_bytes(&self) -> usize {
         match self.data {
-            MatrixData::F32(bytes) | MatrixData::F16(bytes) | MatrixData::Bf16(bytes) => {
-                bytes.len()
-            }
+            MatrixData::F32(bytes)
+            | MatrixData::F16(bytes)
+            | MatrixData::Bf16(bytes)
+            | MatrixData::Blocks { bytes, .. } => bytes.len(),
             MatrixData::Fp8 { codes, scales, .. } => codes.len() + scales.len(),
             MatrixData::Int4 { packed, scales, .. } => packed.len() + scales.len(),
         }
@@ -202,6 +222,11 @@ impl<'a> Matrix<'a> {
                     let nibble = byte >> (c % 2 * 4) & 0xF;
                     let index = row * cols.div_ceil(group) + c / group;
                     (f32::from(nibble) - 8.0) * scale_type.read(scales, index)
+                }
+                MatrixData::Blocks { kind, bytes } => {
+                    let (elements, size) = (kind.elements(), kind.size_bytes());
+                    let block = &bytes[(first + c) / elements * size..][..size];
+                    kind.read(block, c % elements)
                 }
             };
         }

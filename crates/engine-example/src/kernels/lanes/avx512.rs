@@ -122,3 +122,67 @@ pub(in super::super) fn low_nibbles(words: W) -> V {
 pub(in super::super) fn drop_nibbles(words: W) -> W {
     _mm512_srli_epi32::<4>(words)
 }
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")]
+#[inline]
+pub(in super::super) fn mul(a: V, b: V) -> V {
+    _mm512_mul_ps(a, b)
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")]
+#[inline]
+pub(in super::super) fn add(a: V, b: V) -> V {
+    _mm512_add_ps(a, b)
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")]
+#[inline]
+pub(in super::super) fn store(v: V) -> [f32; 16] {
+    cast([_mm512_castps512_ps256(v), _mm512_extractf32x8_ps::<1>(v)])
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")]
+#[inline]
+pub(in super::super) fn u8s(bytes: &[u8; 16]) -> W {
+    _mm512_cvtepu8_epi32(cast(*bytes))
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")]
+#[inline]
+pub(in super::super) fn i8s(bytes: &[u8; 16]) -> V {
+    _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(cast(*bytes)))
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")]
+#[inline]
+pub(in super::super) fn and(words: W, mask: u32) -> W {
+    _mm512_and_si512(words, _mm512_set1_epi32(mask.cast_signed()))
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")]
+#[inline]
+pub(in super::super) fn or(a: W, b: W) -> W {
+    _mm512_or_si512(a, b)
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")]
+#[inline]
+pub(in super::super) fn shift(words: W, left: i32) -> W {
+    if left < 0 {
+        _mm512_srl_epi32(words, _mm_cvtsi32_si128(-left))
+    } else {
+        _mm512_sll_epi32(words, _mm_cvtsi32_si128(left))
+    }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")]
+#[inline]
+pub(in super::super) fn float(words: W) -> V {
+    _mm512_cvtepi32_ps(words)
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")]
+#[inline]
+pub(in super::super) fn look_up(table: V, words: W) -> V {
+    _mm512_permutexvar_ps(words, table)
+}
