@@ -6,8 +6,8 @@ use crate::measure::{Arm, Sample, Turns};
 use crate::report::{Bar, Better, Row};
 use anyhow::{Context, Result};
 use engine_example::kernels::{
-    ExpertTask, ExpertWeights, Isa, MXFP4_GROUP, Matrix, MatrixData, ScaleType, Scratch, moe_ffn,
-    read_sum,
+    BlockType, ExpertTask, ExpertWeights, Isa, MXFP4_GROUP, Matrix, MatrixData, ScaleType, Scratch,
+    moe_ffn, read_sum,
 };
 use rayon::prelude::*;
 use std::time::Instant;
@@ -28,6 +28,7 @@ enum Kind {
     Int4,
     Mxfp4,
     Fp8,
+    Blocks(BlockType),
 }
 
 impl Kind {
@@ -37,6 +38,12 @@ impl Kind {
             Self::Int4 => "int4 in groups of 32",
             Self::Mxfp4 => "MXFP4",
             Self::Fp8 => "FP8 in blocks of 128",
+            Self::Blocks(BlockType::Q8_0) => "Q8_0",
+            Self::Blocks(BlockType::Q4_0) => "Q4_0",
+            Self::Blocks(BlockType::Q4K) => "Q4_K",
+            Self::Blocks(BlockType::Q5K) => "Q5_K",
+            Self::Blocks(BlockType::Q6K) => "Q6_K",
+            Self::Blocks(BlockType::Mxfp4) => "MXFP4 in ggml's blocks",
         }
     }
 
@@ -46,6 +53,7 @@ impl Kind {
             Self::Bf16 => [rows * cols * 2, 0],
             Self::Int4 => [rows * cols / 2, rows * cols / GROUP * 2],
             Self::Mxfp4 => [rows * cols / 2, rows * cols / MXFP4_GROUP],
+            Self::Blocks(kind) => [rows * cols / kind.elements() * kind.size_bytes(), 0],
             Self::Fp8 => [rows * cols, rows.div_ceil(BLOCK) * cols.div_ceil(BLOCK) * 4],
         }
     }
@@ -72,6 +80,7 @@ impl Kind {
                 let (scale_type, block) = (ScaleType::F32, [BLOCK; 2]);
                 MatrixData::Fp8 { codes: weights, scales, scale_type, block }
             }
+            Self::Blocks(kind) => MatrixData::Blocks { kind, bytes: weights },
         };
         Matrix::new(rows, cols, data).context("a matrix of the bench")
     }
@@ -90,7 +99,7 @@ impl Kind {
                 state ^= state << 17;
                 let value = match self {
                     Self::Bf16 => (state & 0x80ff_80ff_80ff_80ff) | 0x3c00_3c00_3c00_3c00,
-                    Self::Int4 | Self::Mxfp4 => state,
+                    Self::Int4 | Self::Mxfp4 | Self::Blocks(_) => state,
                     Self::Fp8 => (state & 0xbfbf_bfbf_bfbf_bfbf) | 0x1010_1010_1010_1010,
                 };
                 word.copy_from_slice(&value.to_le_bytes()[..word.len()]);
@@ -103,15 +112,35 @@ impl Kind {
                 Self::Bf16 | Self::Int4 => {
                     scales.chunks_mut(2).for_each(|s| s.copy_from_slice(&0x3c10_u16.to_le_bytes()));
                 }
+                Self::Blocks(kind) => {
+                    weights.chunks_mut(kind.size_bytes()).for_each(|block| set_scales(kind, block));
+                }
             }
             rest = after;
         }
     }
 }
 
+/// Scales of ordinary size in a block of random codes.
+fn set_scales(kind: BlockType, block: &mut [u8]) {
+    let halves: &[usize] = match kind {
+        BlockType::Q8_0 | BlockType::Q4_0 => &[0],
+        BlockType::Q4K | BlockType::Q5K => &[0, 2],
+        BlockType::Q6K => &[208],
+        BlockType::Mxfp4 => {
+            block[0] = 120;
+            &[]
+        }
+    };
+    for &at in halves {
+        block[at..at + 2].copy_from_slice(&0x1010_u16.to_le_bytes());
+    }
+}
+
 pub(crate) fn run(settings: &Settings) -> Result<(Vec<Row>, Vec<Bar>)> {
     let (mut rows, mut bars) = (Vec::new(), Vec::new());
-    for kind in [Kind::Bf16, Kind::Int4, Kind::Mxfp4, Kind::Fp8] {
+    let kinds = [Kind::Bf16, Kind::Int4, Kind::Mxfp4, Kind::Fp8];
+    for kind in kinds.into_iter().chain(BlockType::ALL.map(Kind::Blocks)) {
         let experts = (settings.pick(1 << 30, 256 << 20) / kind.expert_bytes()).max(TOP_K);
         let experts = experts / TOP_K * TOP_K;
         let mut memory = anonymous(experts * kind.expert_bytes(), true, false)?;
@@ -129,7 +158,7 @@ pub(crate) fn run(settings: &Settings) -> Result<(Vec<Row>, Vec<Bar>)> {
             match kind {
                 Kind::Bf16 => bars.push(Bar::new(name, value, 0.80, Better::Higher)),
                 Kind::Int4 => bars.push(Bar::new(name, value, 0.50, Better::Higher)),
-                Kind::Mxfp4 | Kind::Fp8 => {}
+                Kind::Mxfp4 | Kind::Fp8 | Kind::Blocks(_) => {}
             }
         }
     }

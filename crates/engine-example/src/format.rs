@@ -1,7 +1,7 @@
 //! From parts of an adopted expert, in whatever type they are stored, to matrices.
 
 use crate::error::EngineError;
-use crate::kernels::{ExpertWeights, MXFP4_GROUP, Matrix, MatrixData, ScaleType};
+use crate::kernels::{BlockType, ExpertWeights, MXFP4_GROUP, Matrix, MatrixData, ScaleType};
 use crate::weights::WeightFormat;
 use expert_tier::pool::{CheckpointConfig, Dtype, PartRole, Quantization};
 use expert_tier::{ExpertView, PartView};
@@ -80,6 +80,23 @@ pub fn weights_in_place<'a>(
     })
 }
 
+/// What kernels multiply by.
+const READABLE: &str = "F32, F16, BF16, FP8 E4M3, packed int4, Q8_0, Q4_0, Q4_K, Q5_K, Q6_K and \
+                        MXFP4 are";
+
+/// The kernels' name of a block type; `None` for those without a kernel.
+pub(crate) fn block_type(dtype: Dtype) -> Option<BlockType> {
+    Some(match dtype {
+        Dtype::Q8_0 => BlockType::Q8_0,
+        Dtype::Q4_0 => BlockType::Q4_0,
+        Dtype::Q4K => BlockType::Q4K,
+        Dtype::Q5K => BlockType::Q5K,
+        Dtype::Q6K => BlockType::Q6K,
+        Dtype::Mxfp4 => BlockType::Mxfp4,
+        _ => return None,
+    })
+}
+
 enum Problem {
     Shape(crate::kernels::MatrixError),
     Stored(&'static str),
@@ -131,7 +148,10 @@ fn matrix_in_place<'a>(
             let scales = scales.ok_or(Problem::Stored("packed bytes with E8M0 scales are"))?;
             MatrixData::Mxfp4 { packed: host(weight)?, scales: host(scales)? }
         }
-        _ => return Err(Problem::Stored("F32, F16, BF16, FP8 E4M3, int4 and MXFP4 are")),
+        other => match block_type(other) {
+            Some(kind) => MatrixData::Blocks { kind, bytes: host(weight)? },
+            None => return Err(Problem::Stored(READABLE)),
+        },
     };
     Matrix::new(rows, cols, data).map_err(Problem::Shape)
 }

@@ -1,7 +1,7 @@
 //! Linear layers whose weights stay in the type they are stored in.
 
 use crate::error::EngineError;
-use crate::kernels::{Isa, Matrix, MatrixData, MatrixError, ScaleType, Scratch, matmul};
+use crate::kernels::{BlockType, Isa, Matrix, MatrixData, MatrixError, ScaleType, Scratch, matmul};
 use crate::spine::f32_slice;
 use crate::weights::SharedBytes;
 use candle_core::{CpuStorage, CustomOp1, Layout, Result, Shape, Tensor};
@@ -18,6 +18,7 @@ pub enum StoredData {
     Fp8 { codes: SharedBytes, scales: SharedBytes, scale_type: ScaleType, block: [usize; 2] },
     Int4 { packed: SharedBytes, scales: SharedBytes, scale_type: ScaleType, group: usize },
     Mxfp4 { packed: SharedBytes, scales: SharedBytes },
+    Blocks { kind: BlockType, bytes: SharedBytes },
 }
 
 /// A weight matrix `[rows, cols]` that owns a share of its stored bytes.
@@ -62,9 +63,10 @@ impl StoredMatrix {
     #[must_use]
     pub fn bytes(&self) -> usize {
         match &self.data {
-            StoredData::F32(bytes) | StoredData::F16(bytes) | StoredData::Bf16(bytes) => {
-                bytes.as_slice().len()
-            }
+            StoredData::F32(bytes)
+            | StoredData::F16(bytes)
+            | StoredData::Bf16(bytes)
+            | StoredData::Blocks { bytes, .. } => bytes.as_slice().len(),
             StoredData::Fp8 { codes: weights, scales, .. }
             | StoredData::Int4 { packed: weights, scales, .. }
             | StoredData::Mxfp4 { packed: weights, scales } => {
@@ -98,6 +100,9 @@ impl StoredMatrix {
             },
             StoredData::Mxfp4 { packed, scales } => {
                 MatrixData::Mxfp4 { packed: packed.as_slice(), scales: scales.as_slice() }
+            }
+            StoredData::Blocks { kind, bytes } => {
+                MatrixData::Blocks { kind: *kind, bytes: bytes.as_slice() }
             }
         };
         Matrix::new(self.rows, self.cols, data)

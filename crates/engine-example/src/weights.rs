@@ -2,6 +2,7 @@
 //! config asks for when a layer is built.
 
 use crate::error::EngineError;
+use crate::format::block_type;
 use crate::kernels::{Isa, MXFP4_GROUP, ScaleType};
 use crate::linear::{Linear, StoredData, StoredMatrix, Workspace};
 use expert_tier::pool::Dtype;
@@ -150,7 +151,14 @@ impl SpineWeights {
                 Dtype::F16 => StoredData::F16(bytes),
                 Dtype::Bf16 => StoredData::Bf16(bytes),
                 Dtype::F8E4m3 => self.fp8(&name, bytes, rows, cols)?,
-                _ => return Err(mismatch(&name, "F32, F16, BF16 or F8_E4M3".to_owned(), weight)),
+                other => match block_type(other) {
+                    Some(kind) => StoredData::Blocks { kind, bytes },
+                    None => {
+                        let wanted =
+                            "F32, F16, BF16, F8_E4M3, Q8_0, Q4_0, Q4_K, Q5_K, Q6_K or MXFP4";
+                        return Err(mismatch(&name, wanted.to_owned(), weight));
+                    }
+                },
             }
         };
         StoredMatrix::new(name, rows, cols, data)

@@ -213,6 +213,16 @@ macro_rules! lanes_of {
             low_nibbles(words: Self::W) -> Self::V;
             low_e2m1s(words: Self::W) -> Self::V;
             drop_nibbles(words: Self::W) -> Self::W;
+            mul(a: Self::V, b: Self::V) -> Self::V;
+            add(a: Self::V, b: Self::V) -> Self::V;
+            values(v: Self::V) -> [f32; 16];
+            u8s(bytes: &[u8; 16]) -> Self::W;
+            i8s(bytes: &[u8; 16]) -> Self::V;
+            and(words: Self::W, mask: u32) -> Self::W;
+            or(a: Self::W, b: Self::W) -> Self::W;
+            shift(words: Self::W, left: i32) -> Self::W;
+            float(words: Self::W) -> Self::V;
+            look_up(table: Self::V, words: Self::W) -> Self::V;
         });
     };
 }

@@ -26,9 +26,10 @@ impl Layout {
     pub(super) fn of(matrix: &Matrix<'_>) -> Self {
         let cols = matrix.cols();
         match matrix.data() {
-            MatrixData::F32(_) | MatrixData::F16(_) | MatrixData::Bf16(_) => {
-                Self::Spans { cols, span: cols }
-            }
+            MatrixData::F32(_)
+            | MatrixData::F16(_)
+            | MatrixData::Bf16(_)
+            | MatrixData::Blocks { .. } => Self::Spans { cols, span: cols },
             // Spans of whole steps follow each other as one long span does.
             MatrixData::Fp8 { block: [_, span], .. } if span.is_multiple_of(LANES) => {
                 Self::Spans { cols, span: cols }

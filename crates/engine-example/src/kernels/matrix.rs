@@ -1,6 +1,7 @@
 use half::{bf16, f16};
 use thiserror::Error;
 
+use super::blocks::BlockType;
 use super::number::{e2m1_to_f32, e8m0_to_f32, fp8_to_f32, pair};
 
 /// Columns that share one scale of an MXFP4 matrix (OCP Microscaling Formats 1.0).
@@ -70,6 +71,13 @@ pub enum MatrixData<'a> {
         packed: &'a [u8],
         /// `[rows, cols / 32]` E8M0 codes.
         scales: &'a [u8],
+    },
+    /// Rows of whole blocks of a ggml format.
+    Blocks {
+        /// The format.
+        kind: BlockType,
+        /// `[rows, cols / kind.elements()]` blocks.
+        bytes: &'a [u8],
     },
 }
 
@@ -165,6 +173,17 @@ impl<'a> Matrix<'a> {
                 shape.expect("codes", packed, rows, cols / 2, 1)?;
                 shape.expect("scales", scales, rows, cols / MXFP4_GROUP, 1)?;
             }
+            MatrixData::Blocks { kind, bytes } => {
+                if !cols.is_multiple_of(kind.elements()) {
+                    let rule = match kind.elements() {
+                        32 => "a multiple of 32",
+                        _ => "a multiple of 256",
+                    };
+                    return Err(shape.grouping("columns", cols, rule));
+                }
+                let blocks = cols / kind.elements();
+                shape.expect("blocks", bytes, rows, blocks, kind.size_bytes())?;
+            }
         }
         Ok(Self { rows, cols, data })
     }
@@ -191,9 +210,10 @@ impl<'a> Matrix<'a> {
     #[must_use]
     pub fn size_bytes(&self) -> usize {
         match self.data {
-            MatrixData::F32(bytes) | MatrixData::F16(bytes) | MatrixData::Bf16(bytes) => {
-                bytes.len()
-            }
+            MatrixData::F32(bytes)
+            | MatrixData::F16(bytes)
+            | MatrixData::Bf16(bytes)
+            | MatrixData::Blocks { bytes, .. } => bytes.len(),
             MatrixData::Fp8 { codes, scales, .. } => codes.len() + scales.len(),
             MatrixData::Int4 { packed, scales, .. } | MatrixData::Mxfp4 { packed, scales } => {
                 packed.len() + scales.len()
@@ -227,6 +247,11 @@ impl<'a> Matrix<'a> {
                 MatrixData::Mxfp4 { packed, scales } => {
                     let code = packed[(first + c) / 2] >> (c % 2 * 4) & 0xF;
                     e2m1_to_f32(code) * e8m0_to_f32(scales[(first + c) / MXFP4_GROUP])
+                }
+                MatrixData::Blocks { kind, bytes } => {
+                    let (elements, size) = (kind.elements(), kind.size_bytes());
+                    let block = &bytes[(first + c) / elements * size..][..size];
+                    kind.read(block, c % elements)
                 }
             };
         }

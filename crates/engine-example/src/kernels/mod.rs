@@ -1,7 +1,8 @@
 //! CPU kernels that multiply by weights where they lie.
 //!
-//! A [`Matrix`] borrows stored bytes (F32, F16, BF16, FP8 with block scales, int4, MXFP4) at any
-//! alignment; [`matmul`] and [`moe_ffn`] multiply by it with `f32` activations and `f32` sums.
+//! A [`Matrix`] borrows stored bytes (F32, F16, BF16, FP8 with block scales, int4, MXFP4, ggml's
+//! blocks) at any alignment; [`matmul`] and [`moe_ffn`] multiply by it with `f32` activations and
+//! `f32` sums.
 //! Nothing is unpacked to memory first: an expert's bytes are read once, from the page cache.
 //!
 //! # The contract: one order of arithmetic
@@ -24,8 +25,11 @@
 //! | FP8 | `block_cols` columns | the span's column `16 s + l` | the value | block scale |
 //! | int4 | 128 columns | the span's column `8 l + s`, `s < 8` | nibble − 8 | of column `min(8 l, last)` |
 //! | MXFP4 | 128 columns | the same | the E2M1 value | the same |
+//! | ggml blocks | all columns | column `16 s + l` | the number, see [`BlockType`] | none |
 //!
-//! For int4 and MXFP4 a lane takes a
+//! A number of a ggml block is computed as its formula is written there: the block's scale (and
+//! minimum) first, rounded to `f32`, then the product with the code, with the minimum in one fused
+//! operation. For int4 and MXFP4 a lane takes a
 //! whole 32-bit word: step `s` is a shift by `4 s`, and no nibble crosses lanes.
 //!
 //! `moe_ffn` adds experts in the order of its tasks, `sum += weight * y` with the product rounded
@@ -33,6 +37,7 @@
 //! platforms.
 
 mod activation;
+mod blocks;
 mod delta;
 mod isa;
 mod lanes;
@@ -56,6 +61,7 @@ mod tests;
 mod twin;
 
 pub use activation::{Activation, exp, sigmoid, silu, silu_mul, tanh};
+pub use blocks::BlockType;
 pub use delta::{DeltaStep, delta_step};
 pub use isa::{Isa, IsaError};
 pub use latent::{LatentHeads, LatentPass, latent_attention};

@@ -24,6 +24,7 @@ pub(super) enum Stores {
     Fp8 { block: [usize; 2], scale_type: ScaleType },
     Int4 { group: usize, scale_type: ScaleType },
     Mxfp4,
+    Blocks(BlockType),
 }
 
 const SCALE_TYPES: [ScaleType; 3] = [ScaleType::F32, ScaleType::F16, ScaleType::Bf16];
@@ -56,6 +57,7 @@ impl Stored {
                 let scales = (0..count / 32).map(|_| rng.random_range(120..128)).collect();
                 (bytes(rng, count / 2), scales)
             }
+            Stores::Blocks(kind) => (blocks(rng, kind, count / kind.elements()), none),
         };
         // One byte before the data makes its address odd.
         weights.insert(0, 0);
@@ -76,9 +78,33 @@ impl Stored {
                 MatrixData::Int4 { packed: weights, scales, scale_type, group }
             }
             Stores::Mxfp4 => MatrixData::Mxfp4 { packed: weights, scales },
+            Stores::Blocks(kind) => MatrixData::Blocks { kind, bytes: weights },
         };
         Matrix::new(self.rows, self.cols, data).unwrap()
     }
+}
+
+/// Any codes, with scales of weights' size.
+fn blocks(rng: &mut ChaCha8Rng, kind: BlockType, count: usize) -> Vec<u8> {
+    let mut all = Vec::new();
+    for _ in 0..count {
+        let mut block: Vec<u8> = (0..kind.size_bytes()).map(|_| rng.random()).collect();
+        let halves: &[usize] = match kind {
+            BlockType::Mxfp4 => {
+                block[0] = rng.random_range(115..125);
+                &[]
+            }
+            BlockType::Q4K | BlockType::Q5K => &[0, 2],
+            BlockType::Q6K => &[208],
+            BlockType::Q8_0 | BlockType::Q4_0 => &[0],
+        };
+        for &at in halves {
+            let scale = write(rng.random_range(-0.01f32..0.01), ScaleType::F16);
+            block[at..at + 2].copy_from_slice(&scale);
+        }
+        all.extend(block);
+    }
+    all
 }
 
 fn write(value: f32, scale_type: ScaleType) -> Vec<u8> {
@@ -117,6 +143,8 @@ fn kinds(cols: usize) -> Vec<Stores> {
     if cols.is_multiple_of(MXFP4_GROUP) {
         kinds.push(Stores::Mxfp4);
     }
+    let whole = BlockType::ALL.into_iter().filter(|kind| cols.is_multiple_of(kind.elements()));
+    kinds.extend(whole.map(Stores::Blocks));
     kinds
 }
 
@@ -158,6 +186,49 @@ fn the_twin_is_near_double_precision() {
                 assert!(error <= bound, "{cols} columns, {kind:?}: {error} > {bound}");
             }
         }
+    }
+}
+
+#[test]
+fn every_block_format_equals_the_twin() {
+    let mut rng = ChaCha8Rng::seed_from_u64(10);
+    for (rows, cols) in [(9, 256), (5, 768), (2, 1024)] {
+        for kind in BlockType::ALL {
+            let stored = Stored::random(&mut rng, rows, cols, Stores::Blocks(kind));
+            let matrix = stored.matrix();
+            for n in (1..=9).chain([33]) {
+                let x = activations(&mut rng, n * cols);
+                let expected = bits(&twin::matmul(&matrix, &x, n));
+                for isa in Isa::available() {
+                    let got = bits(&product(isa, &matrix, &x, n));
+                    assert_eq!(got, expected, "{isa}, {n} tokens, {rows}x{cols}, {kind:?}");
+                }
+            }
+            // One token that picks a column: the number itself, in every place of a block.
+            let mut row = vec![0.0; cols];
+            matrix.row_to_f32(1, &mut row);
+            for column in 0..cols {
+                let mut one = vec![0.0; cols];
+                one[column] = 1.0;
+                let own = twin::dot(&matrix, 1, &one);
+                assert_eq!(own, row[column], "{kind:?}, column {column}");
+            }
+        }
+    }
+}
+
+#[test]
+fn rows_of_broken_blocks_are_refused() {
+    for kind in BlockType::ALL {
+        let bytes = vec![0; 2 * kind.size_bytes()];
+        let data = MatrixData::Blocks { kind, bytes: &bytes };
+        assert!(Matrix::new(2, kind.elements(), data).is_ok());
+        let error = Matrix::new(2, kind.elements() - 1, data).unwrap_err();
+        assert!(matches!(error, MatrixError::Grouping { what: "columns", .. }), "{error}");
+        assert!(matches!(
+            Matrix::new(3, kind.elements(), data),
+            Err(MatrixError::Length { what: "blocks", .. })
+        ));
     }
 }
 

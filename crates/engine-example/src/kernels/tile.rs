@@ -4,6 +4,8 @@
     reason = "one index runs over several arrays of a tile; plain loops unroll and stay in registers"
 )]
 
+mod blocks;
+
 use std::ops::Range;
 
 use super::isa::Work;
@@ -34,6 +36,7 @@ impl Work for DotRows<'_> {
             MatrixData::Fp8 { codes, scales, scale_type, block } => {
                 self.all(lanes, &Fp8 { codes, scales, scale_type, block, cols });
             }
+            MatrixData::Blocks { kind, bytes } => blocks::run(self, lanes, kind, bytes),
             MatrixData::Int4 { packed, scales, scale_type, group } => match scale_type {
                 ScaleType::F32 => {
                     self.all(lanes, &Nibbles::new(packed, scales, group, cols, Singles, Offset));

@@ -4,7 +4,7 @@
 
 use half::{bf16, f16};
 
-use super::{Activation, ExpertTask, Matrix, MatrixData, ScaleType};
+use super::{Activation, BlockType, ExpertTask, Matrix, MatrixData, ScaleType};
 
 /// One lane's part of one step: a weight, and the column it belongs to if there is one.
 type Place = (f32, Option<usize>);
@@ -14,7 +14,10 @@ pub(super) fn dot(matrix: &Matrix<'_>, row: usize, x: &[f32]) -> f32 {
     let cols = matrix.cols();
     let mut acc = [0.0f32; 16];
     match matrix.data() {
-        MatrixData::F32(_) | MatrixData::F16(_) | MatrixData::Bf16(_) => {
+        MatrixData::F32(_)
+        | MatrixData::F16(_)
+        | MatrixData::Bf16(_)
+        | MatrixData::Blocks { .. } => {
             for (l, acc) in acc.iter_mut().enumerate() {
                 *acc = chain((0..cols.div_ceil(16)).map(|s| float(matrix, row, 16 * s + l)), x);
             }
@@ -130,6 +133,10 @@ fn float(matrix: &Matrix<'_>, row: usize, column: usize) -> Place {
         MatrixData::F32(bytes) => scale_at(bytes, ScaleType::F32, index),
         MatrixData::F16(bytes) => scale_at(bytes, ScaleType::F16, index),
         MatrixData::Bf16(bytes) => scale_at(bytes, ScaleType::Bf16, index),
+        MatrixData::Blocks { kind, bytes } => {
+            let (elements, size) = (kind.elements(), kind.size_bytes());
+            block_numbers(kind, &bytes[index / elements * size..][..size])[index % elements]
+        }
         _ => unreachable!("no float format"),
     };
     (value, Some(column))
@@ -147,6 +154,77 @@ fn scale_at(bytes: &[u8], scale_type: ScaleType, index: usize) -> f32 {
 
 fn u32_at(bytes: &[u8], at: usize) -> u32 {
     (0..4).map(|i| u32::from(bytes[at + i]) << (8 * i)).sum()
+}
+
+/// All numbers of a block, walked in the order in which ggml's own decoders write them.
+fn block_numbers(kind: BlockType, block: &[u8]) -> Vec<f32> {
+    let half = |at: usize| f16::from_le_bytes([block[at], block[at + 1]]).to_f32();
+    let nibbles = |bytes: &[u8]| -> Vec<u8> {
+        bytes.iter().map(|byte| byte & 15).chain(bytes.iter().map(|byte| byte >> 4)).collect()
+    };
+    match kind {
+        BlockType::Q8_0 => block[2..].iter().map(|&q| f32::from(q as i8) * half(0)).collect(),
+        BlockType::Q4_0 => {
+            nibbles(&block[2..]).iter().map(|&q| (f32::from(q) - 8.0) * half(0)).collect()
+        }
+        BlockType::Mxfp4 => {
+            let values = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0_f32];
+            let scale = 2f64.powi(i32::from(block[0]) - 127);
+            let value = |&code: &u8| {
+                let size = f64::from(values[usize::from(code & 7)]) * scale;
+                // The negative zero is a plain one.
+                (if code >= 8 && size != 0.0 { -size } else { size }) as f32
+            };
+            nibbles(&block[1..]).iter().map(value).collect()
+        }
+        BlockType::Q4K | BlockType::Q5K => k_numbers(kind, block),
+        BlockType::Q6K => {
+            let mut all = vec![0.0; 256];
+            for part in 0..2 {
+                let (low, high) = (&block[64 * part..], &block[128 + 32 * part..]);
+                for l in 0..32 {
+                    for (place, q) in [
+                        (l, low[l] & 15 | (high[l] & 3) << 4),
+                        (l + 32, low[l + 32] & 15 | (high[l] >> 2 & 3) << 4),
+                        (l + 64, low[l] >> 4 | (high[l] >> 4 & 3) << 4),
+                        (l + 96, low[l + 32] >> 4 | (high[l] >> 6) << 4),
+                    ] {
+                        let scale = half(208) * f32::from(block[192 + 8 * part + place / 16] as i8);
+                        all[128 * part + place] = (f32::from(q) - 32.0) * scale;
+                    }
+                }
+            }
+            all
+        }
+    }
+}
+
+fn k_numbers(kind: BlockType, block: &[u8]) -> Vec<f32> {
+    let half = |at: usize| f16::from_le_bytes([block[at], block[at + 1]]).to_f32();
+    let packed = &block[4..16];
+    let scale_and_minimum = |j: usize| {
+        if j < 4 {
+            (packed[j] & 63, packed[j + 4] & 63)
+        } else {
+            (packed[j + 4] & 15 | packed[j - 4] >> 6 << 4, packed[j + 4] >> 4 | packed[j] >> 6 << 4)
+        }
+    };
+    let (fifths, bytes) = match kind {
+        BlockType::Q5K => (Some(&block[16..48]), &block[48..]),
+        _ => (None, &block[16..]),
+    };
+    let mut all = Vec::new();
+    for sub in 0..8 {
+        let (scale, minimum) = scale_and_minimum(sub);
+        let (scale, minimum) = (half(0) * f32::from(scale), half(2) * f32::from(minimum));
+        for l in 0..32 {
+            let byte = bytes[sub / 2 * 32 + l];
+            let mut q = if sub % 2 == 0 { byte & 15 } else { byte >> 4 };
+            q += fifths.map_or(0, |fifths| (fifths[l] >> sub & 1) * 16);
+            all.push(f32::from(q).mul_add(scale, -minimum));
+        }
+    }
+    all
 }
 
 /// E4M3 as its standard defines it.

@@ -127,12 +127,15 @@ fn collect_dir(dir: &Path, names: &[String]) -> Result<Collected, TierError> {
         (false, true) => return collect_index(&dir.join(INDEX), names),
         (false, false) => {}
     }
+    let gguf = names.iter().find(|name| gguf::is_gguf_name(name));
     match (&indexes[..], &files[..]) {
+        ([], [file, ..]) if gguf.is_some() => ambiguous(format!(
+            "holds safetensors and GGUF files, for example {file} and {}: name one",
+            gguf.map_or("", String::as_str)
+        )),
         ([index], _) => collect_index(&dir.join(index), names),
         ([], [file]) => collect_single(&dir.join(file), names),
-        ([], []) if names.iter().any(|name| gguf::is_gguf_name(name)) => {
-            gguf::collect_dir(dir, names)
-        }
+        ([], []) if gguf.is_some() => gguf::collect_dir(dir, names),
         ([], []) => match collect_below(dir, names)? {
             Some(collected) => Ok(collected),
             None => Err(nothing_there(dir, names)),

@@ -206,3 +206,73 @@ const BIAS: i32 = (127 + 23) << 23;
 pub(in super::super) fn drop_nibbles(words: W) -> W {
     [_mm256_srli_epi32::<4>(words[0]), _mm256_srli_epi32::<4>(words[1])]
 }
+
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
+pub(in super::super) fn mul(a: V, b: V) -> V {
+    [_mm256_mul_ps(a[0], b[0]), _mm256_mul_ps(a[1], b[1])]
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
+pub(in super::super) fn add(a: V, b: V) -> V {
+    [_mm256_add_ps(a[0], b[0]), _mm256_add_ps(a[1], b[1])]
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
+pub(in super::super) fn values(v: V) -> [f32; 16] {
+    cast(v)
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
+pub(in super::super) fn u8s(bytes: &[u8; 16]) -> W {
+    let bytes: __m128i = cast(*bytes);
+    [_mm256_cvtepu8_epi32(bytes), _mm256_cvtepu8_epi32(_mm_srli_si128::<8>(bytes))]
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
+pub(in super::super) fn i8s(bytes: &[u8; 16]) -> V {
+    let bytes: __m128i = cast(*bytes);
+    let wide = [_mm256_cvtepi8_epi32(bytes), _mm256_cvtepi8_epi32(_mm_srli_si128::<8>(bytes))];
+    float(wide)
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
+pub(in super::super) fn and(words: W, mask: u32) -> W {
+    let mask = _mm256_set1_epi32(mask.cast_signed());
+    [_mm256_and_si256(words[0], mask), _mm256_and_si256(words[1], mask)]
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
+pub(in super::super) fn or(a: W, b: W) -> W {
+    [_mm256_or_si256(a[0], b[0]), _mm256_or_si256(a[1], b[1])]
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
+pub(in super::super) fn shift(words: W, left: i32) -> W {
+    if left < 0 {
+        let count = _mm_cvtsi32_si128(-left);
+        [_mm256_srl_epi32(words[0], count), _mm256_srl_epi32(words[1], count)]
+    } else {
+        let count = _mm_cvtsi32_si128(left);
+        [_mm256_sll_epi32(words[0], count), _mm256_sll_epi32(words[1], count)]
+    }
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
+pub(in super::super) fn float(words: W) -> V {
+    [_mm256_cvtepi32_ps(words[0]), _mm256_cvtepi32_ps(words[1])]
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+#[inline]
+pub(in super::super) fn look_up(table: V, words: W) -> V {
+    [pick_8(table, words[0]), pick_8(table, words[1])]
+}

@@ -144,9 +144,73 @@ pub(in super::super) fn e8m0s(bytes: &[u8; 16]) -> V {
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")]
 #[inline]
+pub(in super::super) fn mul(a: V, b: V) -> V {
+    _mm512_mul_ps(a, b)
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")]
+#[inline]
 pub(in super::super) fn low_e2m1s(words: W) -> V {
     // A permutation looks at the low four bits of its index, so it is the whole decoding.
     let values =
         _mm512_setr_ps(0., 0.5, 1., 1.5, 2., 3., 4., 6., -0., -0.5, -1., -1.5, -2., -3., -4., -6.);
     _mm512_permutexvar_ps(words, values)
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")]
+#[inline]
+pub(in super::super) fn add(a: V, b: V) -> V {
+    _mm512_add_ps(a, b)
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")]
+#[inline]
+pub(in super::super) fn values(v: V) -> [f32; 16] {
+    cast([_mm512_castps512_ps256(v), _mm512_extractf32x8_ps::<1>(v)])
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")]
+#[inline]
+pub(in super::super) fn u8s(bytes: &[u8; 16]) -> W {
+    _mm512_cvtepu8_epi32(cast(*bytes))
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")]
+#[inline]
+pub(in super::super) fn i8s(bytes: &[u8; 16]) -> V {
+    _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(cast(*bytes)))
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")]
+#[inline]
+pub(in super::super) fn and(words: W, mask: u32) -> W {
+    _mm512_and_si512(words, _mm512_set1_epi32(mask.cast_signed()))
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")]
+#[inline]
+pub(in super::super) fn or(a: W, b: W) -> W {
+    _mm512_or_si512(a, b)
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")]
+#[inline]
+pub(in super::super) fn shift(words: W, left: i32) -> W {
+    if left < 0 {
+        _mm512_srl_epi32(words, _mm_cvtsi32_si128(-left))
+    } else {
+        _mm512_sll_epi32(words, _mm_cvtsi32_si128(left))
+    }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")]
+#[inline]
+pub(in super::super) fn float(words: W) -> V {
+    _mm512_cvtepi32_ps(words)
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx2,fma,f16c")]
+#[inline]
+pub(in super::super) fn look_up(table: V, words: W) -> V {
+    _mm512_permutexvar_ps(words, table)
 }

@@ -58,4 +58,25 @@ pub(super) trait Lanes: Copy {
     fn low_e2m1s(self, words: Self::W) -> Self::V;
     /// Each word without its lowest nibble.
     fn drop_nibbles(self, words: Self::W) -> Self::W;
+
+    /// `a * b`, rounded once.
+    fn mul(self, a: Self::V, b: Self::V) -> Self::V;
+    /// `a + b`, rounded once.
+    fn add(self, a: Self::V, b: Self::V) -> Self::V;
+    /// A vector to memory, from where a lane becomes a `splat` cheaply.
+    fn values(self, v: Self::V) -> [f32; 16];
+    /// Stored bytes as words.
+    fn u8s(self, bytes: &[u8; 16]) -> Self::W;
+    /// Stored signed bytes.
+    fn i8s(self, bytes: &[u8; 16]) -> Self::V;
+    /// The bits of `mask` in each word.
+    fn and(self, words: Self::W, mask: u32) -> Self::W;
+    /// The bits of both.
+    fn or(self, a: Self::W, b: Self::W) -> Self::W;
+    /// Each word shifted left by `left` bits, right if that is below 0.
+    fn shift(self, words: Self::W, left: i32) -> Self::W;
+    /// Words below 2^31 as numbers.
+    fn float(self, words: Self::W) -> Self::V;
+    /// Lane `l` of the result is the lane of `table` that the lowest nibble of word `l` names.
+    fn look_up(self, table: Self::V, words: Self::W) -> Self::V;
 }

@@ -110,6 +110,56 @@ impl Lanes for Portable {
     fn drop_nibbles(self, words: Self::W) -> Self::W {
         lanes(|l| words[l] >> 4)
     }
+
+    #[inline(always)]
+    fn mul(self, a: Self::V, b: Self::V) -> Self::V {
+        lanes(|l| a[l] * b[l])
+    }
+
+    #[inline(always)]
+    fn add(self, a: Self::V, b: Self::V) -> Self::V {
+        lanes(|l| a[l] + b[l])
+    }
+
+    #[inline(always)]
+    fn values(self, v: Self::V) -> [f32; 16] {
+        v
+    }
+
+    #[inline(always)]
+    fn u8s(self, bytes: &[u8; 16]) -> Self::W {
+        lanes(|l| u32::from(bytes[l]))
+    }
+
+    #[inline(always)]
+    fn i8s(self, bytes: &[u8; 16]) -> Self::V {
+        lanes(|l| f32::from(bytes[l].cast_signed()))
+    }
+
+    #[inline(always)]
+    fn and(self, words: Self::W, mask: u32) -> Self::W {
+        lanes(|l| words[l] & mask)
+    }
+
+    #[inline(always)]
+    fn or(self, a: Self::W, b: Self::W) -> Self::W {
+        lanes(|l| a[l] | b[l])
+    }
+
+    #[inline(always)]
+    fn shift(self, words: Self::W, left: i32) -> Self::W {
+        lanes(|l| if left < 0 { words[l] >> -left } else { words[l] << left })
+    }
+
+    #[inline(always)]
+    fn float(self, words: Self::W) -> Self::V {
+        lanes(|l| words[l].cast_signed() as f32)
+    }
+
+    #[inline(always)]
+    fn look_up(self, table: Self::V, words: Self::W) -> Self::V {
+        lanes(|l| table[(words[l] & 15) as usize])
+    }
 }
 
 /// The value of an E4M3 code, without a branch.
