@@ -4,6 +4,7 @@
 
 mod errors;
 mod fp8_cases;
+mod gguf;
 mod golden;
 mod rope;
 mod router;

@@ -4,6 +4,7 @@
 
 mod bundled;
 mod cli;
+mod gguf;
 mod machine;
 mod pilot;
 mod plan;
