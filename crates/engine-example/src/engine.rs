@@ -13,6 +13,7 @@ use crate::text::Text;
 use crate::weights::{SharedBytes, SpineWeights, StoredTensor, WeightFormat};
 use expert_tier::observe::SystemRoot;
 use expert_tier::pool::CheckpointConfig;
+use expert_tier::pool::gguf::Metadata;
 use expert_tier::{Pool, Spine, SpinePlacement, Tier, TierConfig};
 use pilot_prefetch::fit::Fit;
 use rayon::{ThreadPool, ThreadPoolBuilder};
@@ -127,8 +128,7 @@ impl Engine {
         let mut decoder = Decoder::new(config, &weights)?;
         decoder.set_prefill_chunk(options.prefill_chunk);
         let tier = Tier::open(pool.clone(), options.tier)?;
-        let folder = if dir.is_dir() { dir } else { dir.parent().unwrap_or(dir) };
-        let text = Text::is_in(folder).then(|| Text::open(folder)).transpose()?;
+        let text = text_of(&pool, dir)?;
         let threads = ThreadPoolBuilder::new()
             .num_threads(options.threads)
             .thread_name(|index| format!("tier-compute-{index}"))
@@ -349,6 +349,16 @@ fn surprise(logits: &[f32], token: usize) -> f64 {
     let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let sum: f64 = logits.iter().map(|&logit| f64::from(logit - max).exp()).sum();
     sum.ln() - f64::from(logits[token] - max)
+}
+
+/// The model's tokenizer, where there is one.
+fn text_of(pool: &Pool, dir: &Path) -> Result<Option<Text>, EngineError> {
+    if let Some(metadata) = pool.gguf() {
+        // Its arrays were not kept when the pool was opened.
+        return Text::from_gguf(&Metadata::read(metadata.path())?);
+    }
+    let folder = if dir.is_dir() { dir } else { dir.parent().unwrap_or(dir) };
+    Text::is_in(folder).then(|| Text::open(folder)).transpose()
 }
 
 /// The pool's config, if this engine has a decoder for its family.

@@ -1,6 +1,7 @@
 //! Text to tokens and back, and a conversation to a prompt.
 
 mod chat;
+mod gguf;
 mod stream;
 mod tiktoken;
 
@@ -8,6 +9,7 @@ pub use chat::{ChatTemplate, Message};
 pub use stream::TextStream;
 
 use crate::error::EngineError;
+use expert_tier::pool::gguf::Metadata;
 use serde_json::{Map, Value};
 use std::path::Path;
 use tokenizers::Tokenizer;
@@ -19,39 +21,77 @@ const TOKENIZER: &str = "tokenizer.json";
 #[derive(Clone, Debug)]
 pub struct Text {
     tokenizer: Tokenizer,
+    vocab_size: usize,
     stop_ids: Vec<u32>,
     chat: Option<ChatTemplate>,
 }
 
 impl Text {
-    /// Whether `dir` has a tokenizer.
-    #[must_use]
-    pub fn is_in(dir: &Path) -> bool {
-        [TOKENIZER, tiktoken::FILE].iter().any(|name| dir.join(name).exists())
-    }
-
-    /// Reads `tokenizer.json`, or `tiktoken.model` where there is none, and, where they are there, `generation_config.json` and
+    /// Reads `tokenizer.json`, or without one `tiktoken.model` (Kimi's ranks, with the added
+    /// tokens of `tokenizer_config.json`), and, where they are there, `generation_config.json` and
     /// `config.json` (end-of-text ids), `chat_template.jinja` and `tokenizer_config.json`.
     ///
     /// # Errors
     /// `io` or `tokenizer-invalid`, naming the file.
     pub fn open(dir: &Path) -> Result<Self, EngineError> {
         let path = dir.join(TOKENIZER);
-        let tokenizer = if !path.exists() && dir.join(tiktoken::FILE).exists() {
-            tiktoken::open(dir)?
-        } else {
-            let bytes = std::fs::read(&path)
-                .map_err(|source| EngineError::Io { path: path.clone(), source })?;
-            Tokenizer::from_bytes(bytes).map_err(|error| EngineError::Tokenizer {
-                what: path.display().to_string(),
-                problem: error.to_string(),
-            })?
+        let bytes = match std::fs::read(&path) {
+            Err(_) if !path.exists() && dir.join(tiktoken::NAME).exists() => {
+                tiktoken::tokenizer_json(dir)?.to_string().into_bytes()
+            }
+            bytes => bytes.map_err(|source| EngineError::Io { path: path.clone(), source })?,
         };
+        let tokenizer = Tokenizer::from_bytes(bytes).map_err(|error| EngineError::Tokenizer {
+            what: path.display().to_string(),
+            problem: error.to_string(),
+        })?;
         let stop_ids = match stop_ids(dir, "generation_config.json")? {
             Some(ids) => ids,
             None => stop_ids(dir, "config.json")?.unwrap_or_default(),
         };
-        Ok(Self { tokenizer, stop_ids, chat: ChatTemplate::open(dir)? })
+        Ok(Self::new(tokenizer, stop_ids, ChatTemplate::open(dir)?))
+    }
+
+    /// Whether [`Text::open`] would find a tokenizer in `dir`.
+    #[must_use]
+    pub fn is_in(dir: &Path) -> bool {
+        [TOKENIZER, tiktoken::NAME].iter().any(|name| dir.join(name).exists())
+    }
+
+    fn new(tokenizer: Tokenizer, stop_ids: Vec<u32>, chat: Option<ChatTemplate>) -> Self {
+        // Added tokens may stand in the model's own table too: each counts once.
+        let vocab_size = tokenizer.get_vocab(true).len();
+        Self { tokenizer, vocab_size, stop_ids, chat }
+    }
+
+    /// The tokenizer in the metadata of a GGUF file (`tokenizer.ggml.*`, `tokenizer.chat_template`);
+    /// `None` if there is none in it. Read the metadata whole: its arrays are needed.
+    ///
+    /// # Errors
+    /// `unsupported` for a tokenizer that is no byte-level BPE, or one whose splitter is not
+    /// known; `config-inconsistent` or `tokenizer-invalid` for broken tables.
+    pub fn from_gguf(metadata: &Metadata) -> Result<Option<Self>, EngineError> {
+        let Some(mut json) = gguf::tokenizer_json(metadata)? else { return Ok(None) };
+        let bos = gguf::token_text(metadata, "tokenizer.ggml.bos_token_id")?;
+        if metadata.bool("tokenizer.ggml.add_bos_token")? == Some(true) && !bos.is_empty() {
+            let id = metadata.unsigned("tokenizer.ggml.bos_token_id")?;
+            json["post_processor"] = serde_json::json!({ "type": "TemplateProcessing",
+                "single": [{ "SpecialToken": { "id": bos, "type_id": 0 } },
+                    { "Sequence": { "id": "A", "type_id": 0 } }],
+                "pair": [{ "Sequence": { "id": "A", "type_id": 0 } },
+                    { "Sequence": { "id": "B", "type_id": 1 } }],
+                "special_tokens": { &bos: { "id": bos, "ids": [id], "tokens": [bos] } } });
+        }
+        let invalid = |problem: String| EngineError::Tokenizer {
+            what: format!("{}: tokenizer.ggml", metadata.path().display()),
+            problem,
+        };
+        let tokenizer =
+            Tokenizer::from_bytes(json.to_string()).map_err(|error| invalid(error.to_string()))?;
+        let eos = gguf::token_text(metadata, "tokenizer.ggml.eos_token_id")?;
+        let template = metadata.text("tokenizer.chat_template")?;
+        let chat = template.map(|source| ChatTemplate::new(source.to_owned(), bos, eos));
+        Ok(Some(Self::new(tokenizer, gguf::stop_ids(metadata)?, chat.transpose()?)))
     }
 
     /// Tokens of `text`. Special tokens that are spelled out in it are recognised, and
@@ -88,7 +128,7 @@ impl Text {
     /// Tokens the tokenizer knows, the added ones too.
     #[must_use]
     pub fn vocab_size(&self) -> usize {
-        self.tokenizer.get_vocab_size(true)
+        self.vocab_size
     }
 
     /// The ids that end a text.

@@ -1,134 +1,118 @@
-//! The tokenizer of models that ship `tiktoken.model` and no `tokenizer.json` (Kimi): a list of
-//! byte strings, each with its rank, and special tokens in slots behind them.
+//! Kimi's tokenizer files: `tiktoken.model`, ranks of byte strings, and the names of special
+//! tokens in `tokenizer_config.json`; rewritten as a `tokenizer.json`.
 
-use super::read_object;
+use super::gguf::{KIMI, Pieces, byte_level};
+use super::{byte_letters, read_object};
 use crate::error::EngineError;
-use crate::text::byte_letters;
-use serde_json::{Map, Value, json};
-use std::collections::HashMap;
+use serde_json::{Map, Value};
+use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
-use tokenizers::Tokenizer;
 
-pub(super) const FILE: &str = "tiktoken.model";
-
-/// Slots for special tokens behind the base tokens, named or not. A gap is never closed: that
-/// would shift the ids behind it.
+/// The file.
+pub(super) const NAME: &str = "tiktoken.model";
+/// Slots for special tokens behind the ranks; those without a name are kept.
 const SPECIAL_SLOTS: u32 = 256;
+/// A table beyond this is something else: the known one has 2.8 MB.
+const CAP: u64 = 64 << 20;
 
-/// How text is cut before pairs are merged, as in Moonshot's `tokenization_kimi.py`: runs of Han
-/// first, so that they never join with letters.
-const PATTERN: &str = concat!(
-    r"[\p{Han}]+",
-    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*",
-    r"[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
-    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+",
-    r"[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?",
-    r"|\p{N}{1,3}",
-    r"| ?[^\s\p{L}\p{N}]+[\r\n]*",
-    r"|\s*[\r\n]+",
-    r"|\s+(?!\S)",
-    r"|\s+",
-);
-
-/// Reads `tiktoken.model` and the names of special tokens in `tokenizer_config.json`.
+/// The `tokenizer.json` behind a folder's `tiktoken.model`.
 ///
 /// # Errors
-/// `io` or `tokenizer-invalid`, naming the file and the line.
-pub(super) fn open(dir: &Path) -> Result<Tokenizer, EngineError> {
-    let path = dir.join(FILE);
-    let text = std::fs::read_to_string(&path)
-        .map_err(|source| EngineError::Io { path: path.clone(), source })?;
+/// `io`, or `tokenizer-invalid` naming the file and the line.
+pub(super) fn tokenizer_json(dir: &Path) -> Result<Value, EngineError> {
+    let path = dir.join(NAME);
     let invalid =
         |problem: String| EngineError::Tokenizer { what: path.display().to_string(), problem };
-    let tokens = parse(&text).map_err(invalid)?;
-    let config = read_object(dir, "tokenizer_config.json")?.unwrap_or_default();
-    let json = as_json(&tokens, &specials(&config)).map_err(invalid)?;
-    Tokenizer::from_bytes(json.to_string()).map_err(|error| invalid(error.to_string()))
-}
-
-/// The byte strings in the order of their ranks, which must be 0, 1, 2 and so on.
-fn parse(text: &str) -> Result<Vec<Vec<u8>>, String> {
-    let mut tokens = Vec::new();
-    for (number, line) in (1..).zip(text.lines()).filter(|(_, line)| !line.is_empty()) {
-        let token = line.split_once(' ').and_then(|(token, rank)| {
-            let rank: usize = rank.trim_end().parse().ok()?;
-            (rank == tokens.len()).then_some(token)
-        });
-        let bytes = token.and_then(|token| base64::decode(token).ok()).filter(|t| !t.is_empty());
-        tokens.push(bytes.ok_or_else(|| {
-            format!("line {number} is not a token in base64 and its rank {}", tokens.len())
-        })?);
+    let io = |source| EngineError::Io { path: path.clone(), source };
+    let len = std::fs::metadata(&path).map_err(io)?.len();
+    if len > CAP {
+        return Err(invalid(format!("has {len} bytes, at most {CAP} are read")));
     }
-    if tokens.len() > (u32::MAX - SPECIAL_SLOTS) as usize {
-        return Err(format!("{} tokens are more than ids", tokens.len()));
+    let text = std::fs::read_to_string(&path).map_err(io)?;
+    let ranks = ranks(&text).map_err(invalid)?;
+    let base = u32::try_from(ranks.len()).unwrap_or(u32::MAX - SPECIAL_SLOTS);
+    let named = named(dir)?;
+    if let Some((id, text)) =
+        named.iter().find(|(id, _)| !(base..base + SPECIAL_SLOTS).contains(id))
+    {
+        return Err(invalid(format!(
+            "added token {text:?} has id {id}, the slots are {base} to {}",
+            base + SPECIAL_SLOTS - 1
+        )));
     }
-    Ok(tokens)
-}
-
-/// Named special tokens by id.
-fn specials(config: &Map<String, Value>) -> HashMap<u32, String> {
-    let named = config.get("added_tokens_decoder").and_then(Value::as_object);
-    named
-        .into_iter()
-        .flatten()
-        .filter_map(|(id, token)| Some((id.parse().ok()?, token.get("content")?.as_str()?.into())))
-        .collect()
-}
-
-/// The same tokenizer in the form that the tokenizers crate reads: byte-level pairs, of which
-/// every pair of tokens that makes a token is one, ranked as what it makes.
-fn as_json(tokens: &[Vec<u8>], specials: &HashMap<u32, String>) -> Result<Value, String> {
-    let letters = byte_letters();
-    let spell =
-        |bytes: &[u8]| -> String { bytes.iter().map(|byte| letters[usize::from(*byte)]).collect() };
-    let known: HashMap<&[u8], u32> = (0..).zip(tokens).map(|(id, t)| (t.as_slice(), id)).collect();
-    if known.len() < tokens.len() {
-        return Err("a token is there twice".to_owned());
+    let slots: Vec<String> = (base..base + SPECIAL_SLOTS)
+        .map(|id| named.get(&id).cloned().unwrap_or_else(|| format!("<|reserved_token_{id}|>")))
+        .collect();
+    let alphabet = byte_letters();
+    let spelled = |bytes: &[u8]| -> String {
+        bytes.iter().map(|&byte| alphabet[usize::from(byte)]).collect()
+    };
+    let mut vocab = Map::new();
+    for (rank, bytes) in (0_u32..).zip(&ranks) {
+        vocab.insert(spelled(bytes), rank.into());
     }
-    let mut merges = Vec::new();
-    for token in tokens {
-        let splits = (1..token.len()).map(|at| token.split_at(at));
-        let mut pairs: Vec<_> = splits
-            .filter_map(|(left, right)| Some((*known.get(left)?, *known.get(right)?, left, right)))
-            .collect();
-        pairs.sort_unstable();
-        merges.extend(pairs.iter().map(|(_, _, left, right)| json!([spell(left), spell(right)])));
-    }
-    let mut vocab: Map<String, Value> =
-        (0_u32..).zip(tokens).map(|(id, token)| (spell(token), json!(id))).collect();
-    let mut added = Vec::new();
-    for id in (tokens.len() as u32..).take(SPECIAL_SLOTS as usize) {
-        let name = specials.get(&id).cloned();
-        let name = name.unwrap_or_else(|| format!("<|reserved_token_{id}|>"));
-        // Without an entry here the tokenizer would give it an id of its own choice.
-        if vocab.insert(name.clone(), json!(id)).is_some() {
-            return Err(format!("special token {name} is there twice"));
+    for (id, slot) in (base..).zip(&slots) {
+        if vocab.insert(slot.clone(), id.into()).is_some() {
+            return Err(invalid(format!("special token {slot:?} is there twice")));
         }
-        added.push(json!({
-            "id": id, "content": name, "single_word": false, "lstrip": false, "rstrip": false,
-            "normalized": false, "special": true,
-        }));
     }
-    let byte_level = json!({
-        "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false,
-    });
-    let split = json!({
-        "type": "Split", "pattern": { "Regex": PATTERN }, "behavior": "Isolated", "invert": false,
-    });
-    Ok(json!({
-        "version": "1.0",
-        "truncation": null,
-        "padding": null,
-        "added_tokens": added,
-        "normalizer": null,
-        "pre_tokenizer": { "type": "Sequence", "pretokenizers": [split, byte_level] },
-        "post_processor": null,
-        "decoder": byte_level,
-        "model": {
-            "type": "BPE", "dropout": null, "unk_token": null,
-            "continuing_subword_prefix": null, "end_of_word_suffix": null, "fuse_unk": false,
-            // A whole piece that is a token is that token, whatever merges would make of it.
-            "byte_fallback": false, "ignore_merges": true, "vocab": vocab, "merges": merges,
-        },
-    }))
+    let merges = merges(&ranks)
+        .into_iter()
+        .map(|(left, right)| Value::from(vec![spelled(left), spelled(right)]))
+        .collect();
+    let added = slots.iter().map(|slot| (slot.as_str(), true)).collect();
+    // A piece that is a token as a whole is taken as it is, as tiktoken does.
+    Ok(byte_level(&Pieces { vocab, merges, added }, &[KIMI], false, true))
+}
+
+/// Byte strings by rank: lines of base64 and rank, ranks from 0 without gaps.
+fn ranks(text: &str) -> Result<Vec<Vec<u8>>, String> {
+    let mut ranks = Vec::new();
+    for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
+        let at = |problem: &str| format!("line {}: {problem}", number + 1);
+        let (encoded, rank) =
+            line.split_once(' ').ok_or_else(|| at("wanted base64, a space and a rank"))?;
+        let bytes = base64::decode(encoded).map_err(|error| at(&error.to_string()))?;
+        if rank.trim().parse() != Ok(ranks.len()) {
+            return Err(at(&format!("rank {rank:?} where {} comes next", ranks.len())));
+        }
+        if bytes.is_empty() {
+            return Err(at("an empty token"));
+        }
+        ranks.push(bytes);
+    }
+    if ranks.is_empty() { Err("there are no ranks".to_owned()) } else { Ok(ranks) }
+}
+
+/// Every way to make a token of two others, in the order of what they make: the pair of the
+/// lowest rank is merged first, as tiktoken does.
+fn merges(ranks: &[Vec<u8>]) -> Vec<(&[u8], &[u8])> {
+    let by_bytes: HashMap<&[u8], usize> =
+        ranks.iter().enumerate().map(|(rank, bytes)| (bytes.as_slice(), rank)).collect();
+    let mut merges = Vec::new();
+    for bytes in ranks {
+        let splits = (1..bytes.len()).map(|at| bytes.split_at(at));
+        merges.extend(
+            splits.filter(|(left, right)| {
+                by_bytes.contains_key(left) && by_bytes.contains_key(right)
+            }),
+        );
+    }
+    merges
+}
+
+/// `added_tokens_decoder` of the tokenizer's config: names by id.
+fn named(dir: &Path) -> Result<BTreeMap<u32, String>, EngineError> {
+    let config = read_object(dir, "tokenizer_config.json")?.unwrap_or_default();
+    let mut named = BTreeMap::new();
+    let entries = config.get("added_tokens_decoder").and_then(Value::as_object);
+    for (id, token) in entries.into_iter().flatten() {
+        let parsed = id.parse().ok().zip(token.get("content").and_then(Value::as_str));
+        let (id, content) = parsed.ok_or_else(|| {
+            let problem = "tokenizer_config.json: must be an id with a content";
+            EngineError::config("added_tokens_decoder", &format!("{id}: {token}"), problem)
+        })?;
+        named.insert(id, content.to_owned());
+    }
+    Ok(named)
 }

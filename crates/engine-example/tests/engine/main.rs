@@ -4,6 +4,7 @@
 
 mod errors;
 mod fp8_cases;
+mod gguf;
 mod golden;
 mod k3;
 mod k3_reference;

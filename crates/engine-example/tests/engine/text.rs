@@ -136,3 +136,46 @@ proptest! {
         prop_assert_eq!(plain(&streamed), plain(&BUNDLED.decode(&ids, true).unwrap()));
     }
 }
+
+#[test]
+fn ranks_and_special_slots_of_kimi_are_read_as_they_are() {
+    let dir = data_path("cases/O17");
+    let text = Text::open(&dir).unwrap();
+    let expected: serde_json::Value = read_json(&dir.join("expected.json"));
+    let ids = |row: &serde_json::Value| -> Vec<u32> {
+        serde_json::from_value(row["ids"].clone()).unwrap()
+    };
+    for row in expected["encode"].as_array().unwrap() {
+        let sample = row["text"].as_str().unwrap();
+        assert_eq!(text.encode(sample).unwrap(), ids(row), "{sample:?}");
+    }
+    for row in expected["decode"].as_array().unwrap() {
+        assert_eq!(text.decode(&ids(row), false).unwrap(), row["text"].as_str().unwrap());
+    }
+    for row in expected["error"].as_array().unwrap() {
+        assert_eq!(text.decode(&ids(row), false).unwrap_err().kind(), row["kind"]);
+    }
+    assert_eq!(text.vocab_size() as u64, expected["vocab"].as_u64().unwrap());
+}
+
+#[test]
+fn broken_ranks_name_the_line() {
+    let dir = tempfile::tempdir().unwrap();
+    for (ranks, word) in [
+        ("", "no ranks"),
+        ("IQ== 0\nIg== 2\n", "line 2"),
+        ("IQ== 0\n?? 1\n", "line 2"),
+        ("IQ==\n", "line 1"),
+        (" 0\n", "line 1"),
+    ] {
+        std::fs::write(dir.path().join("tiktoken.model"), ranks).unwrap();
+        let error = Text::open(dir.path()).unwrap_err();
+        assert_eq!(error.kind(), "tokenizer-invalid", "{ranks:?}");
+        assert!(error.to_string().contains(word), "{error}");
+    }
+    std::fs::write(dir.path().join("tiktoken.model"), "IQ== 0\n").unwrap();
+    let config = r#"{"added_tokens_decoder":{"900":{"content":"<far>"}}}"#;
+    std::fs::write(dir.path().join("tokenizer_config.json"), config).unwrap();
+    let error = Text::open(dir.path()).unwrap_err();
+    assert!(error.to_string().contains("900") && error.to_string().contains("<far>"), "{error}");
+}

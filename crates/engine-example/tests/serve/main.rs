@@ -5,6 +5,7 @@
 mod bundled;
 mod cli;
 mod families;
+mod gguf;
 mod machine;
 mod pilot;
 mod plan;

@@ -1,0 +1,194 @@
+#!/usr/bin/env python3
+"""Writes tests/data/gguf and gguf-blocks.safetensors: GGUF files made by the `gguf` package from the fixtures, and what the
+package makes of every block format's bytes.
+
+    python3 -m venv venv && venv/bin/pip install gguf safetensors numpy
+    venv/bin/python make_gguf.py
+
+The files were made with gguf 0.19.0.
+"""
+import json
+import os
+
+import gguf
+import numpy as np
+from gguf import GGMLQuantizationType as T
+from safetensors import safe_open
+from safetensors.numpy import save_file
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+FIXTURES = os.path.join(HERE, "..", "fixtures")
+MODEL = os.path.join(HERE, "..", "..", "model")
+OUT = os.path.join(HERE, "..", "data", "gguf")
+BLOCKS = {"q8_0": T.Q8_0, "q4_0": T.Q4_0, "q4_k": T.Q4_K, "q5_k": T.Q5_K, "q6_k": T.Q6_K, "mxfp4": T.MXFP4}
+# Where the 16-bit scales of a block lie.
+HALVES = {"q8_0": [0], "q4_0": [0], "q4_k": [0, 2], "q5_k": [0, 2], "q6_k": [208], "mxfp4": []}
+
+
+def blocks():
+    """Random codes with scales of a weight's size, and the package's numbers for them."""
+    rng = np.random.default_rng(7)
+    out = {}
+    for name, kind in BLOCKS.items():
+        elements, size = gguf.GGML_QUANT_SIZES[kind]
+        count = 2048 // elements
+        raw = rng.integers(0, 256, (count, size), dtype=np.uint8)
+        for at in HALVES[name]:
+            scale = rng.uniform(-0.02, 0.02, count).astype(np.float16)
+            raw[:, at : at + 2] = scale.view(np.uint8).reshape(count, 2)
+        if name == "mxfp4":
+            raw[:, 0] = rng.integers(100, 140, count)
+            raw[:3, 0] = [0, 1, 2]
+        out[f"{name}.bytes"] = raw
+        out[f"{name}.values"] = gguf.quants.dequantize(raw, kind).astype(np.float32).reshape(-1)
+    save_file(out, f"{OUT}-blocks.safetensors")
+
+
+def load(fixture):
+    """All tensors by name: (array, stored type); BF16 as the upper halves of F32."""
+    folder, tensors = f"{FIXTURES}/{fixture}", {}
+    for file in sorted(os.listdir(folder)):
+        if not (file.startswith("model") and file.endswith(".safetensors")):
+            continue
+        path = f"{folder}/{file}"
+        with open(path, "rb") as stream:
+            size = int.from_bytes(stream.read(8), "little")
+            header, data = json.loads(stream.read(size)), stream.read()
+        for name, row in header.items():
+            if name == "__metadata__":
+                continue
+            raw = data[row["data_offsets"][0] : row["data_offsets"][1]]
+            kind = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16}[row["dtype"]]
+            tensors[name] = (np.frombuffer(raw, kind).reshape(row["shape"]), row["dtype"])
+    return json.load(open(f"{folder}/config.json")), tensors
+
+
+def single(array, dtype):
+    if dtype == "BF16":
+        return (array.astype(np.uint32) << 16).view(np.float32)
+    return array.astype(np.float32)
+
+
+RENAMED = {
+    "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
+    "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm", "mlp.gate": "ffn_gate_inp", "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
+}
+
+
+def model(fixture, target, choose, split_max_tensors=0):
+    """A GGUF file of a fixture; `choose(name)` is the type of a matrix, `None` keeps the stored one."""
+    config, tensors = load(fixture)
+    writer = gguf.GGUFWriter(f"{OUT}/{target}.gguf", "qwen3moe", split_max_tensors=split_max_tensors)
+    writer.add_name(fixture)
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
+    writer.add_expert_count(config["num_experts"])
+    writer.add_expert_used_count(config["num_experts_per_tok"])
+    writer.add_head_count(config["num_attention_heads"])
+    writer.add_head_count_kv(config["num_key_value_heads"])
+    writer.add_key_length(config["head_dim"])
+    writer.add_value_length(config["head_dim"])
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    writer.add_rope_freq_base(config["rope_theta"])
+    # llama.cpp's own converter leaves it out where it is true.
+    if not config["norm_topk_prob"]:
+        writer.add_expert_weights_norm(False)
+    scaling = config.get("rope_scaling")
+    if scaling:
+        writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+        writer.add_rope_scaling_factor(scaling["factor"])
+        writer.add_rope_scaling_orig_ctx_len(scaling["original_max_position_embeddings"])
+
+    def add(name, arrays):
+        stored = arrays[0][1]
+        array = np.stack([a for a, _ in arrays]) if name.endswith("_exps.weight") else arrays[0][0]
+        kind = choose(name) if array.ndim > 1 and "ffn_gate_inp" not in name else T.F32
+        if kind is None and stored != "F32":
+            if stored == "F16":
+                writer.add_tensor(name, np.ascontiguousarray(array))
+            else:
+                raw = np.ascontiguousarray(array).view(np.uint8)
+                writer.add_tensor(name, raw, raw_dtype=T.BF16)
+            return
+        values = np.ascontiguousarray(single(array, stored))
+        if kind in (None, T.F32):
+            writer.add_tensor(name, values)
+        else:
+            raw = gguf.quants.quantize(values, kind)
+            writer.add_tensor(name, raw, raw_dtype=kind)
+
+    top = {"model.embed_tokens.weight": "token_embd.weight", "model.norm.weight": "output_norm.weight",
+           "lm_head.weight": "output.weight"}
+    stacks = {}
+    for name, tensor in tensors.items():
+        if name in top:
+            if name == "lm_head.weight" and config.get("tie_word_embeddings"):
+                continue
+            add(top[name], [tensor])
+            continue
+        layer, rest = name.removeprefix("model.layers.").split(".", 1)
+        if rest.startswith("mlp.experts."):
+            expert, projection, _ = rest.removeprefix("mlp.experts.").split(".")
+            key = f"blk.{layer}.ffn_{projection.removesuffix('_proj')}_exps.weight"
+            stacks.setdefault(key, {})[int(expert)] = tensor
+        else:
+            stem, ending = rest.rsplit(".", 1)
+            add(f"blk.{layer}.{RENAMED[stem]}.{ending}", [tensor])
+    for name, experts in stacks.items():
+        add(name, [experts[index] for index in sorted(experts)])
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def tokenizer():
+    """The bundled tokenizer as metadata, as llama.cpp's converter writes one of Qwen's."""
+    source = json.load(open(f"{MODEL}/tokenizer.json"))
+    added = {token["id"]: token for token in source["added_tokens"]}
+    vocab = {number: text for text, number in source["model"]["vocab"].items()}
+    tokens, types = [], []
+    for number in range(max(list(vocab) + list(added)) + 1):
+        special = added.get(number)
+        tokens.append(special["content"] if special else vocab[number])
+        kind = gguf.TokenType.NORMAL
+        if special:
+            kind = gguf.TokenType.CONTROL if special["special"] else gguf.TokenType.USER_DEFINED
+        types.append(kind)
+    merges = [pair if isinstance(pair, str) else " ".join(pair) for pair in source["model"]["merges"]]
+    writer = gguf.GGUFWriter(f"{OUT}/tokenizer.gguf", "qwen3moe")
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("qwen2")
+    writer.add_token_list(tokens)
+    writer.add_token_types(types)
+    writer.add_token_merges(merges)
+    writer.add_eos_token_id(next(n for n, t in added.items() if t["content"] == "<|im_end|>"))
+    writer.add_add_bos_token(False)
+    writer.add_chat_template("{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}")
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def mixed(name):
+    """Experts in Q8_0, Q4_0 and MXFP4 by layer and projection, the dense part in Q8_0."""
+    if "_exps" not in name:
+        return T.Q8_0
+    return {"gate": T.Q4_0, "up": T.MXFP4, "down": T.Q8_0}[name.split("ffn_")[1].split("_")[0]]
+
+
+if __name__ == "__main__":
+    os.makedirs(OUT, exist_ok=True)
+    blocks()
+    model("qwen3moe-bf16", "qwen3moe-bf16", lambda name: None)
+    model("qwen3moe-edge-f16-sharded", "qwen3moe-edge-f16", lambda name: None, split_max_tensors=12)
+    model("qwen3moe-f32", "qwen3moe-q8_0", lambda name: T.Q8_0)
+    model("qwen3moe-f32", "qwen3moe-mixed", mixed)
+    tokenizer()
