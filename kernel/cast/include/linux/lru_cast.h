@@ -61,11 +61,11 @@ static inline bool lru_cast_on_folio(const struct folio *folio)
 void __cast_read(struct folio *folio);
 void __cast_new(struct folio *folio);
 void __cast_cold(struct folio *folio);
-void __cast_copy(struct folio *dst, const struct folio *src);
+void __cast_copy(struct folio *dst, struct folio *src);
 void __cast_split(struct folio *folio, unsigned int new_order);
 void __cast_added(struct lruvec *lruvec, struct folio *folio);
 void __cast_deleted(struct lruvec *lruvec, struct folio *folio);
-void __cast_clock_in(struct lruvec *lruvec, struct folio *folio);
+void __cast_taken_in(struct lruvec *lruvec, struct folio *folio);
 void __cast_owner_freed(struct lruvec *lruvec, struct folio *folio);
 
 /* policy/shadow.c */
@@ -79,6 +79,7 @@ bool cast_prepare(struct lruvec *lruvec, bool file);
 unsigned long cast_isolate(struct lruvec *lruvec, struct cast_scan *scan,
 			   struct list_head *dst);
 void cast_evicted(struct lruvec *lruvec, bool file, unsigned long nr);
+bool cast_floor_holds(struct pglist_data *pgdat);
 int cast_lruvec_init(struct lruvec *lruvec, int nid);
 void cast_lruvec_exit(struct lruvec *lruvec);
 
@@ -117,15 +118,20 @@ static inline void cast_new(struct folio *folio)
 		__cast_new(folio);
 }
 
-/* The owner says it is not wanted (DONTNEED, COLD, lazy free). */
-static inline void cast_cold(struct folio *folio)
+/*
+ * The owner says it is not wanted (DONTNEED, COLD, lazy free). True if CAST
+ * owns the folio's type.
+ */
+static inline bool cast_cold(struct folio *folio)
 {
-	if (lru_cast_on_folio(folio))
-		__cast_cold(folio);
+	if (!lru_cast_on_folio(folio))
+		return false;
+	__cast_cold(folio);
+	return true;
 }
 
 /* Migration: @dst replaces @src, both locked. */
-static inline void cast_copy(struct folio *dst, const struct folio *src)
+static inline void cast_copy(struct folio *dst, struct folio *src)
 {
 	if (lru_cast_on_folio(src))
 		__cast_copy(dst, src);
@@ -141,7 +147,7 @@ static inline void cast_split(struct folio *folio, unsigned int new_order)
 /* The list primitives, under lru_lock: M's membership is PG_active + tag. */
 static inline void cast_added(struct lruvec *lruvec, struct folio *folio)
 {
-	if (lru_cast_on_folio(folio) && folio_test_active(folio))
+	if (lru_cast_on_folio(folio))
 		__cast_added(lruvec, folio);
 }
 
@@ -152,10 +158,10 @@ static inline void cast_deleted(struct lruvec *lruvec, struct folio *folio)
 }
 
 /* Pages that the lruvec takes in, under lru_lock: time passes. */
-static inline void cast_clock_in(struct lruvec *lruvec, struct folio *folio)
+static inline void cast_taken_in(struct lruvec *lruvec, struct folio *folio)
 {
 	if (lru_cast_on_folio(folio))
-		__cast_clock_in(lruvec, folio);
+		__cast_taken_in(lruvec, folio);
 }
 
 /* Pages that left by their owner's will, under lru_lock: time did not pass. */
@@ -189,12 +195,17 @@ static inline bool cast_read(struct folio *folio)
 }
 
 static inline void cast_new(struct folio *folio) { }
-static inline void cast_cold(struct folio *folio) { }
-static inline void cast_copy(struct folio *dst, const struct folio *src) { }
+
+static inline bool cast_cold(struct folio *folio)
+{
+	return false;
+}
+
+static inline void cast_copy(struct folio *dst, struct folio *src) { }
 static inline void cast_split(struct folio *folio, unsigned int new_order) { }
 static inline void cast_added(struct lruvec *lruvec, struct folio *folio) { }
 static inline void cast_deleted(struct lruvec *lruvec, struct folio *folio) { }
-static inline void cast_clock_in(struct lruvec *lruvec,
+static inline void cast_taken_in(struct lruvec *lruvec,
 				 struct folio *folio) { }
 static inline void cast_owner_freed(struct lruvec *lruvec,
 				    struct folio *folio) { }
@@ -208,6 +219,11 @@ static inline int cast_lruvec_init(struct lruvec *lruvec, int nid)
 }
 
 static inline bool cast_prepare(struct lruvec *lruvec, bool file)
+{
+	return false;
+}
+
+static inline bool cast_floor_holds(struct pglist_data *pgdat)
 {
 	return false;
 }
