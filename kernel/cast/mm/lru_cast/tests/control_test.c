@@ -79,15 +79,15 @@ static void control_books_balance(struct kunit *test)
 
 	KUNIT_ASSERT_NOT_NULL(test, control);
 	cast_control_set_capacity(control, 400);
-	for (i = 0; i < 30000; i++) {
+	for (i = 0; i < 10000; i++) {
 		seed = seed * 1664525U + 1013904223U;
 		cast_control_access(control, 1 + cast_hash32(seed) % 3000,
 				    cast_hash32(seed) % 3000 / 8);
 		if (i % 64 == 63)
 			cast_control_choose(control);
-		if (i % 5000 == 4999) {
-			cast_control_set_le(control, 1 + i / 5000);
-			cast_control_set_capacity(control, 200 + i / 50);
+		if (i % 2000 == 1999) {
+			cast_control_set_le(control, 1 + i / 1000);
+			cast_control_set_capacity(control, 200 + i / 20);
 			bad += wrong_homes(control);
 		}
 	}
@@ -105,13 +105,13 @@ static u32 streamed(struct cast_control *control, u32 le, u32 n)
 	u32 i, seed = 11, passing = 1000;
 
 	cast_control_set_le(control, le);
-	cast_control_set_capacity(control, 400);
+	cast_control_set_capacity(control, 200);
 	for (i = 0; i < n; i++) {
 		seed = seed * 1664525U + 1013904223U;
 		if (i % 10)
 			passing++;
 		cast_control_access(control, i % 10 ? passing :
-				    1 + cast_hash32(seed) % 300, passing);
+				    1 + cast_hash32(seed) % 150, passing);
 		if (i % 64 == 63)
 			cast_control_choose(control);
 	}
@@ -123,7 +123,7 @@ static void control_learns_frequency(struct kunit *test)
 	struct cast_control *control = new_control(test);
 
 	KUNIT_ASSERT_NOT_NULL(test, control);
-	KUNIT_EXPECT_LE(test, streamed(control, CAST_LE_MAX, 60000), 7U);
+	KUNIT_EXPECT_LE(test, streamed(control, CAST_LE_MAX, 30000), 7U);
 	KUNIT_EXPECT_GE(test, control->decay.moves, 1U);
 	free_control(control);
 }
@@ -136,13 +136,13 @@ static void control_learns_recency(struct kunit *test)
 
 	KUNIT_ASSERT_NOT_NULL(test, control);
 	cast_control_set_le(control, CAST_LE_MIN);
-	cast_control_set_capacity(control, 400);
-	for (i = 0; i < 120000; i++) {
+	cast_control_set_capacity(control, 200);
+	for (i = 0; i < 30000; i++) {
 		seed = seed * 1664525U + 1013904223U;
 		/* Read ten times or so each, then never again. */
 		base = 1 + i / 12;
-		cast_control_access(control, base + cast_hash32(seed) % 330,
-				    base + cast_hash32(seed) % 330);
+		cast_control_access(control, base + cast_hash32(seed) % 165,
+				    base + cast_hash32(seed) % 165);
 		if (i % 64 == 63)
 			cast_control_choose(control);
 	}

@@ -244,6 +244,9 @@ int cast_tune_start(void)
 		smp_store_release(&ring->tail, READ_ONCE(ring->head));
 	}
 	cast_control_restart(cast_sample_file);
+	/* What was set by hand meanwhile holds. */
+	cast_control_set_le(cast_sample_file, cast_le(true));
+	cast_control_set_w(cast_sample_file, cast_w_permille(true));
 out:
 	mutex_unlock(&cast_sample_lock);
 	return err;

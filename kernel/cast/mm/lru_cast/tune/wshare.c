@@ -9,6 +9,7 @@
 /* How far the two caches are from the present share, and how far it moves. */
 #define ASIDE_PERMILLE	100
 #define STEP_PERMILLE	25
+#define STEP_TICKS	16U
 
 int cast_wshare_init(struct cast_wshare *w, struct cast_pages *pages)
 {
@@ -45,11 +46,20 @@ void cast_wshare_set_size(struct cast_wshare *w, u32 capacity)
 			  within((s32)w->w_permille + ASIDE_PERMILLE));
 }
 
+static void forget_counts(struct cast_wshare *w)
+{
+	w->for_larger = 0;
+	w->for_smaller = 0;
+	w->since = w->smaller.pages->now;
+	w->tick = w->since;
+	w->in_tick = 0;
+	w->squares = 0;
+}
+
 void cast_wshare_set(struct cast_wshare *w, u32 w_permille)
 {
 	w->w_permille = w_permille;
-	w->for_larger = 0;
-	w->for_smaller = 0;
+	forget_counts(w);
 	w->smaller.misses = 0;
 	w->larger.misses = 0;
 	cast_wshare_set_size(w, w->capacity);
@@ -71,8 +81,7 @@ void cast_wshare_set_le(struct cast_wshare *w, u32 le)
 	cast_sim_set_le(&w->smaller, le);
 	cast_sim_set_le(&w->larger, le);
 	/* What was seen at another decay is no evidence at this one. */
-	w->for_larger = 0;
-	w->for_smaller = 0;
+	forget_counts(w);
 }
 
 static bool access(struct cast_sim *sim, u32 p, bool recorded)
@@ -95,10 +104,25 @@ void cast_wshare_access(struct cast_wshare *w, u32 p, bool recorded)
 	if (small == large ||
 	    !cast_first_in_tick(w->seen, pages->page[p].block, pages->now))
 		return;
+	if (w->tick != pages->now) {
+		w->squares += w->in_tick * w->in_tick;
+		w->in_tick = 0;
+		w->tick = pages->now;
+	}
 	if (large)
 		w->for_larger++;
 	else
 		w->for_smaller++;
+	w->in_tick += large ? 1 : -1;
+}
+
+static bool is_evidence(const struct cast_wshare *w, s64 d)
+{
+	u32 n = w->for_larger + w->for_smaller;
+	u64 variance = max_t(u64, n, w->squares + w->in_tick * w->in_tick);
+
+	return w->smaller.pages->now - w->since >= STEP_TICKS &&
+	       cast_is_evidence(d, n) && d * d >= 4 * variance;
 }
 
 bool cast_wshare_choose(struct cast_wshare *w)
@@ -106,7 +130,7 @@ bool cast_wshare_choose(struct cast_wshare *w)
 	s64 d = (s64)w->for_larger - w->for_smaller;
 	u32 to;
 
-	if (!cast_is_evidence(d, w->for_larger + w->for_smaller))
+	if (!is_evidence(w, d))
 		return false;
 	to = within((s32)w->w_permille +
 		    (d > 0 ? STEP_PERMILLE : -STEP_PERMILLE));

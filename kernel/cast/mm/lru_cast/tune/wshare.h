@@ -3,6 +3,10 @@
  * The controller of W's share: two simulated caches, whose W is 10 % of the
  * type's pages smaller and larger than the present one. The share moves by
  * a step when the evidence gathered since the last step says where to.
+ *
+ * A scan speaks for a small W as long as it lasts and what comes after it for
+ * a large one: so the deviation is that of the differences from tick to tick,
+ * and a step takes four turnovers of memory at least.
  */
 #ifndef _LRU_CAST_WSHARE_H
 #define _LRU_CAST_WSHARE_H
@@ -18,6 +22,10 @@ struct cast_wshare {
 	u32 capacity;
 	u32 for_larger;		/* only the larger hit */
 	u32 for_smaller;
+	u32 since;		/* tick of the last step */
+	u32 tick;		/* that is counted now */
+	s64 in_tick;		/* larger - smaller in it */
+	u64 squares;		/* of that, over the ticks before */
 	u32 seen[CAST_SEEN];
 	u32 moves;
 };
