@@ -193,8 +193,8 @@ static void control_restarts(struct kunit *test)
 static struct kunit_case control_cases[] = {
 	KUNIT_CASE(control_knows_pages),
 	KUNIT_CASE(control_books_balance),
-	KUNIT_CASE(control_learns_frequency),
-	KUNIT_CASE(control_learns_recency),
+	KUNIT_CASE_SLOW(control_learns_frequency),
+	KUNIT_CASE_SLOW(control_learns_recency),
 	KUNIT_CASE(control_evidence),
 	KUNIT_CASE(control_restarts),
 	{}

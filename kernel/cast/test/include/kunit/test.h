@@ -26,6 +26,7 @@ struct kunit_suite {
 void kunit_register(struct kunit_suite *suite);
 
 #define KUNIT_CASE(fn)	{ .run_case = fn, .name = #fn }
+#define KUNIT_CASE_SLOW(fn)	KUNIT_CASE(fn)
 
 #define kunit_test_suite(suite)						\
 static void __attribute__((constructor)) register_##suite(void)	\
