@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/*
+ * What the rest of mm/ tells CAST, behind the static key: see lru_cast.h.
+ */
+#include <linux/lru_cast.h>
+#include <linux/memcontrol.h>
+#include <linux/mm.h>
+#include <linux/mm_inline.h>
+#include <linux/mmzone.h>
+#include <linux/rcupdate.h>
+
+#include "policy/policy.h"
+#include "tune/tune.h"
+
+/*
+ * A read may come while the folio is moved to another cgroup, so its lruvec
+ * is only looked at: then the tick is of the one or the other. No lock, no
+ * page flag and no list are touched.
+ */
+void __cast_read(struct folio *folio)
+{
+	struct mem_cgroup *memcg;
+	struct lruvec *lruvec;
+	bool recorded = false;
+
+	/* Device memory has no state words, and is not reclaimed. */
+	if (folio_is_zone_device(folio))
+		return;
+
+	rcu_read_lock();
+	/* What is mapped may also be no page of a cgroup's: the VDSO's. */
+	memcg = folio_memcg_check(folio);
+	if (memcg || mem_cgroup_disabled()) {
+		lruvec = mem_cgroup_lruvec(memcg, folio_pgdat(folio));
+		recorded = cast_word_note_read(folio_pfn(folio),
+					       cast_now(lruvec));
+	}
+	rcu_read_unlock();
+	if (recorded)
+		cast_tune_event(folio, CAST_EV_READ);
+}
+
+bool cast_young(struct folio *folio, bool again)
+{
+	/*
+	 * A page is mapped young by the fault that reads it in, and so are
+	 * its neighbours that the fault maps around it. That mark is the
+	 * arrival's; whether the page is read again the next look tells.
+	 */
+	if (!again && cast_word_cnt(cast_word(folio_pfn(folio))) <= 1) {
+		folio_set_referenced(folio);
+		return false;
+	}
+	__cast_read(folio);
+	return true;
+}
+
+/* Locked and charged, and on no list yet: its lruvec is known. */
+void __cast_new(struct folio *folio)
+{
+	if (folio_is_zone_device(folio))
+		return;
+	cast_word_fresh(folio_pfn(folio), cast_now(folio_lruvec(folio)));
+	cast_tune_event(folio, CAST_EV_ADD);
+}
+
+void __cast_cold(struct folio *folio)
+{
+	cast_word_cold(folio_pfn(folio), cast_now(folio_lruvec(folio)));
+}
+
+/*
+ * @src is isolated, so it is in no M. On another node time is another
+ * lruvec's; the page is as old there as it was here.
+ */
+void __cast_copy(struct folio *dst, struct folio *src)
+{
+	struct mem_cgroup *memcg = folio_memcg(src);
+	u32 word, from, to;
+
+	if (folio_is_zone_device(src) || folio_is_zone_device(dst))
+		return;
+	word = cast_word(folio_pfn(src));
+	from = cast_now(mem_cgroup_lruvec(memcg, folio_pgdat(src)));
+	to = cast_now(mem_cgroup_lruvec(memcg, folio_pgdat(dst)));
+	if (from != to)
+		word = cast_word_make(cast_word_cnt(word), cast_word_g1(word),
+				      cast_word_g2(word),
+				      to - cast_word_age(word, from), 0);
+	cast_word_set_history(folio_pfn(dst), word);
+}
+
+/* Under lru_lock, with the folio frozen and still whole. */
+void __cast_split(struct folio *folio, unsigned int new_order)
+{
+	struct cast_lruvec *cl = cast_of(folio_lruvec(folio));
+	unsigned long pfn = folio_pfn(folio);
+	unsigned long end = pfn + folio_nr_pages(folio);
+	u32 word = cast_word(pfn);
+
+	for (pfn += 1UL << new_order; pfn < end; pfn += 1UL << new_order) {
+		cast_word_set_history(pfn, word);
+		/* The parts are linked behind the head, in the same list. */
+		if (cast_word_tag(word) && cl && cl->list[WORKINGSET_FILE])
+			cast_list_own(cl->list[WORKINGSET_FILE], pfn);
+	}
+}
+
+void __cast_added(struct lruvec *lruvec, struct folio *folio)
+{
+	struct cast_lruvec *cl = cast_of(lruvec);
+	unsigned long pfn = folio_pfn(folio);
+
+	if (!folio_test_active(folio)) {
+		/*
+		 * Deleting took the tag, unless a reclaim that began before
+		 * CAST was switched on moved the folio on by itself.
+		 */
+		if (unlikely(cast_word_tag(cast_word(pfn))))
+			cast_word_set_owner(pfn, 0);
+		return;
+	}
+	if (cl && cl->list[WORKINGSET_FILE])
+		cast_list_own(cl->list[WORKINGSET_FILE], pfn);
+}
+
+void __cast_deleted(struct lruvec *lruvec, struct folio *folio)
+{
+	cast_word_set_owner(folio_pfn(folio), 0);
+}
+
+void __cast_taken_in(struct lruvec *lruvec, struct folio *folio)
+{
+	struct cast_lruvec *cl = cast_of(lruvec);
+
+	if (!cl || folio_test_unevictable(folio))
+		return;
+	if (cast_clock_in(&cl->clock, folio_nr_pages(folio)))
+		cast_clock_tick(&cl->clock, cl->nid, cast_lruvec_pages(lruvec));
+}
+
+void __cast_owner_freed(struct lruvec *lruvec, struct folio *folio)
+{
+	struct cast_lruvec *cl = cast_of(lruvec);
+
+	if (cl && !folio_test_unevictable(folio))
+		cast_clock_free(&cl->clock, folio_nr_pages(folio));
+}
