@@ -1,6 +1,7 @@
 //! A trace as a flat list of accesses, which is what policies see.
 
 mod keys;
+mod list;
 mod scenario;
 mod synthetic;
 

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: GPL-2.0-only
+"""matrix NAME | cell NAME=VALUE… | list: runs cells, believes them only when they calibrate."""
+
+import concurrent.futures
+import os
+import sys
+import threading
+
+import cells
+import guest
+import record
+import scenarios
+
+# Legacy against simulated LRU at equal residency: beyond this nothing is believed.
+TOLERANCE = 0.10
+
+
+def measure(cell):
+    """A cell's record: what it read, beside what policies would nominally have read."""
+    path, facts = scenarios.access_list(cell["scenario"], cell["seed"])
+    said = guest.run(cell, path)
+    result = said["result"]
+    if result["bad_pages"]:
+        raise guest.GuestError(f"{result['bad_pages']} pages with wrong contents")
+    if result["order"] != facts["order"]:
+        raise guest.GuestError(f"read in another order: {result['order']}, not {facts['order']}")
+    capacity = result["resident_bytes"] / cell["expert"]
+    misses = scenarios.nominal(cell["scenario"], cell["seed"], capacity)
+    asked = facts["scored_accesses"] * cell["expert"]
+    nominal = {name: value if name.endswith("decay") else value * cell["expert"]
+               for name, value in misses.items()}
+    return {"cell": cell, "asked_bytes": asked, "result": result, "nominal_bytes": nominal,
+            "capacity_experts": round(capacity, 1), "guest": {
+                key: value for key, value in said.items() if key not in ("result", "failures")},
+            "calibration": verdict(cell, result, nominal)}
+
+
+def verdict(cell, result, nominal):
+    """How legacy stands to exact LRU, in every cell of it; whether that is a condition."""
+    if cell["policy"] != "legacy" or not nominal["lru"]:
+        return None
+    ratio = result["device_bytes"] / nominal["lru"]
+    required = cells.calibrates(cell)
+    return {"ratio": round(ratio, 4), "required": required,
+            "holds": abs(ratio - 1) <= TOLERANCE}
+
+
+def ratio(of, to):
+    return f"{of / to:5.3f}" if to else "  n/a"
+
+
+def line(found):
+    cell, result, nominal = found["cell"], found["result"], found["nominal_bytes"]
+    text = (f"{cell['id']:58} read {result['device_bytes'] / 2**20:7.1f} MiB of "
+            f"{found['asked_bytes'] / 2**20:.0f}, held {result['resident_bytes'] / 2**20:.1f}: "
+            f"{ratio(result['device_bytes'], nominal['lru'])} of LRU, "
+            f"{ratio(result['device_bytes'], nominal['cast:9'])} of CAST simulated")
+    check = found["calibration"]
+    if check and check["required"]:
+        text += f"  [calibration {check['ratio']:.3f}: {'ok' if check['holds'] else 'FAILS'}]"
+    elif check:
+        text += f"  [legacy/LRU {check['ratio']:.3f}]"
+    return text
+
+
+class Runner:
+    """Cells, as many at once as there are CPUs; results in order of their ending."""
+
+    def __init__(self, name):
+        self.records = record.Records(name)
+        self.failed, self.uncalibrated, self.skipped = [], [], []
+        self.lock = threading.Lock()
+
+    def one(self, cell):
+        try:
+            found = measure(cell)
+        except guest.GuestError as error:
+            with self.lock:
+                print(f"{cell['id']:58} NO RESULT: {error}", flush=True)
+                self.failed.append(cell["id"])
+                self.records.add({"cell": cell, "failed": str(error)})
+            return
+        with self.lock:
+            print(line(found), flush=True)
+            self.records.add(found)
+            check = found["calibration"]
+            if check and check["required"] and not check["holds"]:
+                self.uncalibrated.append(cell["id"])
+
+    def run(self, wanted):
+        ready = []
+        for cell in wanted:
+            if cell["policy"] == "cast" and cell["tree"] != "cast":
+                self.skipped.append(cell["id"])
+            else:
+                ready.append(cell)
+        if self.skipped:
+            print(f"SKIPPED {len(self.skipped)} cells of CAST: the tree has no patch", flush=True)
+        jobs = int(os.environ.get("JOBS", os.cpu_count() or 1))
+        with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+            list(pool.map(self.one, ready))
+
+    def finish(self):
+        path = self.records.write_table(self.skipped)
+        print(f"written: {self.records.path.relative_to(guest.ROOT)}, {path.relative_to(guest.ROOT)}")
+        for name, ids in (("gave no result", self.failed),
+                          ("do not calibrate (legacy is not within "
+                           f"{TOLERANCE:.0%} of LRU)", self.uncalibrated)):
+            if ids:
+                print(f"{len(ids)} cells {name}: {', '.join(ids)}")
+        done = len(self.records.rows) - len(self.failed)
+        bad = len(self.failed) + len(self.uncalibrated)
+        print(f"{done - len(self.uncalibrated)} passed, {bad} failed, {len(self.skipped)} skipped")
+        return 1 if bad else 0
+
+
+def main(argv):
+    name = argv[0] if argv else "list"
+    if name == "cell":
+        wanted = [cells.cell(**dict(pair.split("=", 1) for pair in argv[1:]))]
+    elif name in cells.MATRICES:
+        wanted = cells.MATRICES[name]()
+    else:
+        for known, make in cells.MATRICES.items():
+            print(f"{known:12} {len(make())} cells")
+        return 0 if name == "list" else 2
+    runner = Runner(name)
+    runner.run(wanted)
+    return runner.finish()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
