@@ -49,7 +49,9 @@ pub(super) fn tokenizer_json(dir: &Path) -> Result<Value, EngineError> {
     };
     let mut vocab = Map::new();
     for (rank, bytes) in (0_u32..).zip(&ranks) {
-        vocab.insert(spelled(bytes), rank.into());
+        if vocab.insert(spelled(bytes), rank.into()).is_some() {
+            return Err(invalid(format!("the token of rank {rank} is there twice")));
+        }
     }
     for (id, slot) in (base..).zip(&slots) {
         if vocab.insert(slot.clone(), id.into()).is_some() {

@@ -64,7 +64,7 @@ fn a_broken_list_is_named_with_its_line() {
         lines.remove(7);
         write(dir, lines.join("\n")).unwrap();
     });
-    assert!(gap.contains("line 8") && gap.contains("rank 7"), "{gap}");
+    assert!(gap.contains("line 8") && gap.contains("7 comes next"), "{gap}");
     let torn = refused(|dir| {
         let mut lines = lines();
         lines[20] = "!! 20".to_owned();
