@@ -32,35 +32,6 @@ impl IoUring {
     }
 }
 
-/// The CAST page replacement, as `/sys/kernel/mm/lru_cast` shows it.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
-pub struct CastState {
-    /// Whether it decides what is evicted.
-    pub enabled: bool,
-    /// Its version.
-    pub version: Result<String, Unavailable>,
-    /// What it estimates, as it prints it.
-    pub estimate: Result<String, Unavailable>,
-    /// What its controllers chose, as they print it.
-    pub tune: Result<String, Unavailable>,
-}
-
-impl CastState {
-    /// Reads it; `None` for a kernel without it.
-    #[must_use]
-    pub fn read(root: &SystemRoot) -> Option<Self> {
-        const DIR: &str = "/sys/kernel/mm/lru_cast";
-        let enabled = root.read(format!("{DIR}/enabled")).ok()?;
-        let text = |name: &str| root.read(format!("{DIR}/{name}"));
-        Some(Self {
-            enabled: matches!(enabled.as_str(), "1" | "Y" | "y" | "on"),
-            version: text("version"),
-            estimate: text("estimate"),
-            tune: text("tune"),
-        })
-    }
-}
-
 /// Huge pages that are set aside, and whether ordinary memory gets them.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct HugePages {
@@ -113,23 +84,6 @@ mod tests {
         assert!(read("3\n").is_err() && read("x\n").is_err());
         let (_dir, root) = tree(&[]);
         assert_eq!(IoUring::read(&root), Ok(IoUring::Allowed));
-    }
-
-    #[test]
-    fn cast_is_there_or_not() {
-        let (_dir, root) = tree(&[]);
-        assert_eq!(CastState::read(&root), None);
-        let (_dir, root) = tree(&[
-            ("sys/kernel/mm/lru_cast/enabled", "1\n"),
-            ("sys/kernel/mm/lru_cast/version", "0.3\n"),
-            ("sys/kernel/mm/lru_cast/tune", "le 9 w 100\n"),
-        ]);
-        let cast = CastState::read(&root).unwrap();
-        assert!(cast.enabled);
-        assert_eq!((cast.version, cast.tune), (Ok("0.3".to_owned()), Ok("le 9 w 100".to_owned())));
-        assert!(cast.estimate.unwrap_err().reason.contains("estimate"));
-        let (_dir, root) = tree(&[("sys/kernel/mm/lru_cast/enabled", "0\n")]);
-        assert!(!CastState::read(&root).unwrap().enabled);
     }
 
     #[test]

@@ -6,6 +6,7 @@
 
 mod block;
 mod budget;
+mod cast;
 mod cgroup;
 mod damon;
 mod faults;
@@ -24,10 +25,11 @@ mod vm;
 pub(crate) use block::behind_anonymous;
 pub use block::{BlockCounter, BlockCounters, DeviceNumber};
 pub use budget::{FileBudget, unevictable_share};
+pub use cast::{CastEstimate, CastState, PerType};
 pub use cgroup::{CgroupVersion, MemoryLimits};
 pub use damon::DamonScheme;
 pub use faults::ProcessCounters;
-pub use kernel::{CastState, HugePages, IoUring};
+pub use kernel::{HugePages, IoUring};
 pub use limits::{ProcessLimits, raise_open_files_limit};
 pub(crate) use mounts::Mounts;
 pub use numa::NumaNode;

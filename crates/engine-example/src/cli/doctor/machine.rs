@@ -161,17 +161,8 @@ fn reserved(found: &HugePages) -> (Grade, String) {
 }
 
 fn reclaim(mglru: bool, cast: Option<&CastState>) -> (Grade, String) {
-    let text = |found: &Result<String, Unavailable>| match found {
-        Ok(text) => text.replace('\n', ", "),
-        Err(_) => "not told".to_owned(),
-    };
     match cast {
-        Some(cast) if cast.enabled => {
-            let (version, tune) = (text(&cast.version), text(&cast.tune));
-            let estimate = text(&cast.estimate);
-            let line = format!("CAST {version} decides, tune: {tune}; estimate: {estimate}");
-            (Grade::Good, line)
-        }
+        Some(cast) if cast.enabled => (Grade::Good, cast_decides(cast)),
         Some(_) => (
             Grade::Fair,
             "CAST is in this kernel and off: echo 1 > /sys/kernel/mm/lru_cast/enabled".to_owned(),
@@ -188,6 +179,29 @@ fn reclaim(mglru: bool, cast: Option<&CastState>) -> (Grade, String) {
                 .to_owned(),
         ),
     }
+}
+
+/// What it is, what it chose for files, and what it found evictions to cost.
+fn cast_decides(cast: &CastState) -> String {
+    let version = cast.version.as_deref().unwrap_or("of unknown version");
+    let chosen = match (&cast.decay, &cast.newcomers_permille) {
+        (Ok(decay), Ok(share)) => {
+            let who = match cast.automatic {
+                Ok(true) => "its controllers chose",
+                _ => "set by hand:",
+            };
+            format!("{who} decay {} and {} ‰ for newcomers among files", decay.file, share.file)
+        }
+        (Err(why), _) | (_, Err(why)) => format!("decay and share unknown: {why}"),
+    };
+    let cost = match &cast.estimate {
+        Ok(found) => format!(
+            "a wait for an evicted file page takes {} ns ({} measured), swappiness {} by cost",
+            found.wait_ns.file, found.waits.file, found.swappiness
+        ),
+        Err(why) => format!("costs unknown: {why}"),
+    };
+    format!("CAST {version} decides; {chosen}; {cost}")
 }
 
 fn locked(share: &Result<f64, Unavailable>, mglru: bool) -> (Grade, String) {
@@ -307,6 +321,7 @@ fn disk_rate(found: &Result<DeviceRate, String>) -> (Grade, String) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use expert_tier::observe::{CastEstimate, PerType};
 
     fn gone() -> Unavailable {
         VmCounters::now(&SystemRoot::at("/nowhere")).unwrap_err()
@@ -360,11 +375,30 @@ mod tests {
         let cast = |enabled| CastState {
             enabled,
             version: Ok("0.3".to_owned()),
+            automatic: Ok(true),
+            decay: Ok(PerType { anon: 8, file: 9 }),
+            newcomers_permille: Ok(PerType { anon: 100, file: 125 }),
             estimate: Err(gone()),
-            tune: Ok("le 9".to_owned()),
+            tune: Ok("file: decay 9".to_owned()),
         };
-        let on = reclaim(false, Some(&cast(true)));
-        assert!(on.0 == Grade::Good && on.1.contains("CAST 0.3") && on.1.contains("le 9"));
+        let (grade, on) = reclaim(false, Some(&cast(true)));
+        assert!(grade == Grade::Good && on.contains("CAST 0.3 decides"), "{on}");
+        assert!(on.contains("chose decay 9 and 125 ‰"), "{on}");
+        assert!(on.contains("costs unknown"), "{on}");
+        let estimate = CastEstimate {
+            anon_permille: 0,
+            swappiness: 196,
+            wait_ns: PerType { anon: 5522, file: 348_935 },
+            waits: PerType { anon: 10, file: 15_237 },
+            swap_out_ns: 0,
+            swap_out_pages: 0,
+            in_flight: 0,
+            queues: Vec::new(),
+        };
+        let measured = CastState { estimate: Ok(estimate), automatic: Ok(false), ..cast(true) };
+        let (_, on) = reclaim(false, Some(&measured));
+        assert!(on.contains("348935 ns (15237 measured), swappiness 196"), "{on}");
+        assert!(on.contains("set by hand"), "{on}");
         assert!(reclaim(true, Some(&cast(false))).1.contains("lru_cast/enabled"));
         assert_eq!(reclaim(true, None).0, Grade::Fair);
         assert_eq!(reclaim(false, None).0, Grade::Good);

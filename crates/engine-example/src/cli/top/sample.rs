@@ -1,7 +1,9 @@
 use super::Watched;
 use crate::cli::metrics;
 use anyhow::Result;
-use expert_tier::observe::{FileBudget, Pressure, Unavailable, VmCounters, unevictable_share};
+use expert_tier::observe::{
+    CastState, FileBudget, Pressure, Unavailable, VmCounters, unevictable_share,
+};
 use expert_tier::{Residency, Tier};
 use router_trace::ExpertId;
 use serde::Serialize;
@@ -27,6 +29,8 @@ pub(super) struct Now {
     pub(super) unevictable_share: Result<f64, Unavailable>,
     pub(super) memory_pressure: Pressure,
     pub(super) io_pressure: Pressure,
+    /// `null` for a kernel without it.
+    pub(super) cast: Option<CastState>,
 }
 
 /// What the page cache holds of a pool.
@@ -81,6 +85,7 @@ impl Sample {
                 unevictable_share: unevictable_share(root),
                 memory_pressure: Pressure::memory(root),
                 io_pressure: Pressure::io(root),
+                cast: CastState::read(root),
             },
         })
     }

@@ -3,6 +3,7 @@
 use super::sample::{Rates, Sample};
 use crate::cli::output::bytes;
 use anyhow::Result;
+use expert_tier::observe::{CastState, PerType, Unavailable};
 use ratatui::Frame;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyModifiers};
 use ratatui::layout::{Constraint, Layout};
@@ -14,6 +15,8 @@ use std::time::{Duration, Instant};
 /// Readings that the curves remember.
 const HISTORY: usize = 240;
 const PAGE: f64 = 4096.0;
+/// Of what CAST's controllers say: what they chose comes first, a line a simulated cache after.
+const TUNE_LINES: usize = 4;
 
 /// Draws until `q`, Escape or Control-C.
 pub(super) fn live(interval: Duration, mut take: impl FnMut() -> Result<Sample>) -> Result<()> {
@@ -166,6 +169,9 @@ pub(super) fn plain(rates: &Rates) -> String {
             )
         }
     });
+    if let Some(cast) = &rates.now.cast {
+        lines.extend(cast_lines(cast));
+    }
     let some = |pressure: &expert_tier::observe::Pressure| {
         pressure.some_avg10.as_ref().map_or("n/a".to_owned(), |share| format!("{share:.1} %"))
     };
@@ -176,6 +182,36 @@ pub(super) fn plain(rates: &Rates) -> String {
         percent(rates.now.unevictable_share.as_ref().ok().copied()),
     ));
     lines.join("\n") + "\n"
+}
+
+/// Whether CAST decides, what it set for files, what waits cost, and its controllers' own words.
+fn cast_lines(cast: &CastState) -> Vec<String> {
+    let version = cast.version.as_deref().unwrap_or("of unknown version");
+    if !cast.enabled {
+        return vec![format!("cast      {version} is in this kernel, and off")];
+    }
+    let file = |found: &Result<PerType, Unavailable>| {
+        found.as_ref().map_or("n/a".to_owned(), |pair| pair.file.to_string())
+    };
+    let by = match cast.automatic {
+        Ok(true) => "chosen",
+        Ok(false) => "set by hand",
+        Err(_) => "set",
+    };
+    let waits = cast.estimate.as_ref().map_or("n/a".to_owned(), |found| {
+        format!(
+            "file {} ns, anon {} ns, swappiness {}",
+            found.wait_ns.file, found.wait_ns.anon, found.swappiness
+        )
+    });
+    let mut lines = vec![format!(
+        "cast      {version} decides; files: decay {}, newcomers {} ‰, {by}; a wait costs {waits}",
+        file(&cast.decay),
+        file(&cast.newcomers_permille),
+    )];
+    let tune = cast.tune.as_deref().unwrap_or("");
+    lines.extend(tune.lines().take(TUNE_LINES).map(|line| format!("  tune    {line}")));
+    lines
 }
 
 /// What `--admission auto` has chosen, and the two costs that it weighs.
@@ -240,5 +276,45 @@ mod tests {
             terminal.draw(|frame| draw(frame, None, &history, Some("gone"))).unwrap();
             assert!(terminal.backend().to_string().contains("gone"));
         }
+    }
+
+    /// A machine that runs CAST, as a tree of files.
+    #[test]
+    fn cast_is_told_with_what_it_chose() {
+        let machine = tempfile::tempdir().unwrap();
+        let dir = machine.path().join("sys/kernel/mm/lru_cast");
+        std::fs::create_dir_all(&dir).unwrap();
+        let estimate = "share 0/1000\nswappiness 196\n\
+            cost anon 5522 ns (10 waits) file 348935 ns (15237 waits)\n\
+            swap-out 2432 ns (661733 pages)\nin flight 0\nbdi 9: anon 0 ns (0)\n";
+        for (name, text) in [
+            ("enabled", "1\n"),
+            ("version", "0.1.0\n"),
+            ("decay_auto", "1\n"),
+            ("decay", "8 9\n"),
+            ("w_permille", "100 125\n"),
+            ("estimate", estimate),
+            ("tune", "anon: decay 8\nfile: decay 9\n"),
+        ] {
+            std::fs::write(dir.join(name), text).unwrap();
+        }
+        let told = || {
+            let root = SystemRoot::at(machine.path());
+            let watched = Watched { address: None, pool: None, device: None, root };
+            let sample = || Sample::take(&watched).unwrap();
+            plain(&Rates::between(&sample(), &sample()))
+        };
+        let text = told();
+        for word in [
+            "cast      0.1.0 decides; files: decay 9, newcomers 125 ‰, chosen",
+            "file 348935 ns, anon 5522 ns, swappiness 196",
+            "  tune    file: decay 9",
+        ] {
+            assert!(text.contains(word), "no {word:?} in {text}");
+        }
+        std::fs::write(dir.join("enabled"), "0\n").unwrap();
+        let text = told();
+        assert!(text.contains("0.1.0 is in this kernel, and off"), "{text}");
+        assert!(!text.contains("tune"), "{text}");
     }
 }
