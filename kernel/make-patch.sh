@@ -5,6 +5,7 @@
 # make-patch.sh --single TREE OUT writes the same as one patch against TREE, which stays as it is
 # make-patch.sh --check TREE      says whether the hooks apply to TREE; changes nothing
 set -euo pipefail
+work=
 HERE=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 
 die() {
@@ -54,7 +55,7 @@ apply() { # TREE SERIES
 }
 
 single() { # TREE OUT
-	local tree=$1 out=$2 series work file
+	local tree=$1 out=$2 series file
 	series=$(series_of "$tree")
 	check "$tree" "$series"
 	work=$(mktemp -d)

@@ -137,6 +137,9 @@ void __cast_taken_in(struct lruvec *lruvec, struct folio *folio)
 		return;
 	if (cast_clock_in(&cl->clock, folio_nr_pages(folio)))
 		cast_clock_tick(&cl->clock, cl->nid, cast_lruvec_pages(lruvec));
+	else if (unlikely(cl->clock.in >= cl->clock.step))
+		/* Owners free as much: no time passes, but the count does. */
+		cast_clock_flush(&cl->clock, cl->nid);
 }
 
 void __cast_owner_freed(struct lruvec *lruvec, struct folio *folio)

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: GPL-2.0-only
+# What the checks share, on the host. Sourced; LAB is the lab's folder (kernel/lab/run checks
+# sets it and has built the x86 kernel by then).
+set -euo pipefail
+LAB=${LAB:-$PWD/target/kernel-lab}
+HERE=kernel/lab/checks
+JOBS=${JOBS:-$(nproc)}
+
+say() { printf 'check: %s\n' "$*" >&2; }
+die() {
+	say "error: $*"
+	exit 1
+}
+
+# make in a build folder of a tree, with the lab's compiler cache
+kernel_make() { # TREE OUT TARGETS...
+	local tree=$1 out=$2
+	shift 2
+	CCACHE_DIR=${CCACHE_DIR:-$LAB/ccache} CCACHE_BASEDIR=$LAB CCACHE_DEPEND=1 CCACHE_NOHASHDIR=1 \
+		KBUILD_BUILD_TIMESTAMP=@0 KBUILD_BUILD_USER=lab KBUILD_BUILD_HOST=lab \
+		make -s -C "$tree" O="$out" -j"$JOBS" CC="$(command -v ccache || true) gcc" "$@"
+}
+
+# allnoconfig plus fragments, made anew only if they changed
+kernel_config() { # TREE OUT FRAGMENT...
+	local tree=$1 out=$2
+	shift 2
+	mkdir -p "$out"
+	cat "$@" >"$out/fragment.new"
+	cmp -s "$out/fragment.new" "$out/fragment" && [ -e "$out/.config" ] && return
+	kernel_make "$tree" "$out" KCONFIG_ALLCONFIG="$out/fragment.new" allnoconfig \
+		>"$out/config.log" 2>&1 || die "configuration: $out/config.log"
+	mv "$out/fragment.new" "$out/fragment"
+}
+
+# The kernel that checks itself. Prints where it is.
+debug_kernel() {
+	local tree=$LAB/src/cast out=$LAB/build/cast-x86-debug
+	kernel_config "$tree" "$out" kernel/lab/configs/common.config kernel/lab/configs/x86.config \
+		$HERE/configs/debug.config
+	grep -q '^CONFIG_PROVE_LOCKING=y' "$out/.config" || die "$out: no PROVE_LOCKING"
+	say "building the debug kernel (all of it: $out/build.log)"
+	kernel_make "$tree" "$out" bzImage >"$out/build.log" 2>&1 || {
+		grep -E "error|warning" "$out/build.log" | head -20 >&2
+		die "the debug kernel does not build"
+	}
+	echo "$out/arch/x86/boot/bzImage"
+}
+
+check_initramfs() { # OUT
+	local tree
+	tree=$(mktemp -d)
+	mkdir -p "$tree"/{bin,proc,sys,dev,cg,mnt,tmp}
+	musl-gcc -static -O2 -Wall -Wextra -o "$tree/bin/churn" $HERE/guest/churn.c
+	cp "$(command -v busybox)" "$tree/bin/"
+	find $HERE/guest ${EXTRA_CHECKS:-} -type f ! -name '*.c' -exec cp {} "$tree/" \;
+	chmod +x "$tree/init"
+	(cd "$tree" && find . | sort | cpio -o -H newc --quiet | gzip -1) >"$1"
+	rm -rf "$tree"
+}
+
+# Boots KERNEL for the guest's CHECK. Fails on a line that says FAIL, or if it does not end.
+boot_check() { # KERNEL CHECK SECONDS [kernel parameters]
+	local kernel=$1 check=$2 seconds=$3 scratch log status=0
+	shift 3
+	log=$LAB/logs/check-$check.log
+	mkdir -p "$LAB/logs"
+	scratch=$(mktemp -d)
+	check_initramfs "$scratch/initrd"
+	truncate -s 640M "$scratch/disk"
+	mke2fs -q -F -t ext4 -O ^has_journal -E lazy_itable_init=0 "$scratch/disk"
+	timeout "$((seconds * 12 + 300))" qemu-system-x86_64 \
+		-accel tcg,thread=multi -cpu max,-erms -smp "${CPUS:-2}" -m "${MEM:-160}" \
+		-machine microvm,acpi=off,rtc=on,isa-serial=on,pit=on,pic=on,auto-kernel-cmdline=on \
+		-drive "file=$scratch/disk,format=raw,if=none,id=d0,cache=unsafe" \
+		-device virtio-blk-device,drive=d0 -nodefaults -no-user-config -display none \
+		-no-reboot -serial stdio -monitor none -kernel "$kernel" -initrd "$scratch/initrd" \
+		-append "console=ttyS0 reboot=t nokaslr panic=-1 quiet kunit.enable=1 check=$check seconds=$seconds $*" \
+		</dev/null >"$log" 2>&1 || status=$?
+	rm -rf "$scratch"
+	tr -d '\r' <"$log" | grep -E '^(OK|NOTE|STATE|DMESG|CHURN|KERNEL|END)' || true
+	if tr -d '\r' <"$log" | grep -E '^FAIL|Kernel panic' >&2; then
+		die "$check: see $log"
+	fi
+	tr -d '\r' <"$log" | grep -q '^END ' || die "$check did not end (status $status): see $log"
+}
