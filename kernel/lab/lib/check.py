@@ -160,6 +160,16 @@ class Verdicts(unittest.TestCase):
                     runner.run([cell])
                     self.assertEqual(runner.finish(), code)
 
+    def test_seeds_of_a_case_are_judged_together(self):
+        def row(ratio, **axes):
+            return {"cell": cells.cell(**axes), "calibration": {"required": True, "ratio": ratio}}
+
+        astray = [row(1.15), row(1.02, seed=2), row(1.04, seed=3)]
+        self.assertEqual(record.uncalibrated(astray), {})
+        wrong = record.uncalibrated([*astray, row(0.88, scenario="kimi"), {"failed": "x"}])
+        self.assertEqual(list(wrong.values()), [0.88])
+        self.assertIn("kimi, 25 %, cgroup, pread", record.name_of(*wrong))
+
     def test_cells_of_cast_are_skipped_without_a_patch(self):
         with tempfile.TemporaryDirectory() as folder, mock.patch.object(
                 record, "RESULTS", Path(folder)), mock.patch("builtins.print"):

@@ -15,6 +15,8 @@ from guest import LAB, ROOT, kernel_path
 # A run leaves its results here; what is kept is copied to kernel/results by hand.
 RESULTS = Path(os.environ.get("RESULTS", ROOT / "kernel" / "results"))
 MIB = 1 << 20
+# Legacy against simulated LRU at equal residency: beyond this nothing is believed.
+TOLERANCE = 0.10
 
 
 def file_hash(path):
@@ -87,6 +89,25 @@ def case_of(cell):
     return tuple(values.values())
 
 
+def name_of(case):
+    accel, scenario, percent, wall, locked, channel, _ = case
+    return f"{scenario}, {percent:g} %, {wall}{f' {locked} %' if locked else ''}, {channel}, {accel}"
+
+
+def uncalibrated(rows):
+    """
+    Cases whose legacy is not near exact LRU, with how it stands: the median over seeds of the
+    cells that must be.
+    """
+    ratios = {}
+    for row in rows:
+        check = row.get("calibration")
+        if check and check["required"]:
+            ratios.setdefault(case_of(row["cell"]), []).append(check["ratio"])
+    medians = {case: statistics.median(values) for case, values in ratios.items()}
+    return {case: ratio for case, ratio in medians.items() if abs(ratio - 1) > TOLERANCE}
+
+
 def spread(values, form="{:.1f}"):
     """The median, and the range where there are several."""
     middle = form.format(statistics.median(values))
@@ -111,7 +132,11 @@ def table(head, rows, skipped):
            "| scenario | % of pool | wall | channel | legacy | ÷ LRU | MGLRU | ÷ legacy | CAST "
            "| ÷ legacy | ÷ LRU | ÷ CAST sim. | CAST* sim. (le) | Belady sim. |",
            "| --- |" + " ---: |" * 1 + " --- | --- |" + " ---: |" * 10]
-    out += [case_line(case, found) for case, found in cases.items()]
+    wrong = uncalibrated(rows)
+    out += [case_line(case, found, case in wrong) for case, found in cases.items()]
+    if wrong:
+        out.append(f"\n† not calibrated: the stock lists are more than {TOLERANCE:.0%} from exact "
+                   "LRU here, so nothing of this row is proof.")
     for row in rows:
         if "failed" in row:
             out.append(f"\nNo result: `{row['cell']['id']}`: {row['failed']}")
@@ -124,9 +149,10 @@ def by_seed(rows):
     return {row["cell"]["seed"]: row for row in rows}
 
 
-def case_line(case, found):
+def case_line(case, found, doubtful):
     accel, scenario, percent, wall, locked, channel, decay = case
-    cells = [f"{scenario}{', le ' + str(decay) if decay else ''}{', SMP' if accel == 'x86' else ''}",
+    cells = [f"{scenario}{', le ' + str(decay) if decay else ''}{', SMP' if accel == 'x86' else ''}"
+             f"{' †' if doubtful else ''}",
              f"{percent:g}", f"{wall}{f' {locked} %' if locked else ''}", channel]
     read = lambda row: row["result"]["device_bytes"] / MIB
     to = lambda row, name: row["result"]["device_bytes"] / row["nominal_bytes"][name]
