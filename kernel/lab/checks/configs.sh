@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: GPL-2.0-only
-# Configurations that nobody boots: mm/ and fs/ build without MGLRU, cgroups, swap, huge pages,
-# and without CAST; then they are the same code, to the byte, as of the tree without the patch.
+# Configurations that nobody boots: mm/ builds without MGLRU, cgroups, swap and huge pages, and
+# mm/ and fs/ without CAST; then they are the same code as of the tree without the patch.
 . kernel/lab/checks/host/common.bash
 
 BASE=(kernel/lab/configs/common.config kernel/lab/configs/x86.config)
 
-build() { # TREE NAME OPTION...: turns options off and builds
-	local tree=$LAB/src/$1 out=$LAB/build/$1-$2 fragment option
-	shift 2
+build() { # TREE NAME "TARGETS" OPTION...: turns options off and builds
+	local tree=$LAB/src/$1 out=$LAB/build/$1-$2 targets=$3 fragment option
+	shift 3
 	mkdir -p "$out"
 	fragment=$out/off.config
 	for option; do echo "# CONFIG_$option is not set"; done >"$fragment"
@@ -16,7 +16,8 @@ build() { # TREE NAME OPTION...: turns options off and builds
 	for option; do
 		! grep -q "^CONFIG_$option=y" "$out/.config" || die "$out: $option is on"
 	done
-	kernel_make "$tree" "$out" mm/ fs/ >"$out/build.log" 2>&1 || {
+	# shellcheck disable=SC2086
+	kernel_make "$tree" "$out" $targets >"$out/build.log" 2>&1 || {
 		grep -E "error|warning" "$out/build.log" | head -20 >&2
 		die "does not build: $out"
 	}
@@ -43,14 +44,14 @@ same_objects() { # OUT OUT
 	[ "$differ" = 0 ]
 }
 
-build cast no-gen LRU_GEN LRU_GEN_WALKS_MMU
-echo "OK builds without LRU_GEN"
-build cast no-memcg MEMCG
-echo "OK builds without MEMCG"
-build cast no-swap SWAP ZRAM ZSMALLOC
-echo "OK builds without SWAP"
-build cast no-thp TRANSPARENT_HUGEPAGE
-echo "OK builds without TRANSPARENT_HUGEPAGE"
-build cast no-cast LRU_CAST
-build stock no-cast
+build cast no-cast "mm/ fs/" LRU_CAST
+build stock no-cast "mm/ fs/"
 same_objects "$LAB/build/stock-no-cast" "$LAB/build/cast-no-cast"
+build cast no-gen mm/ LRU_GEN LRU_GEN_WALKS_MMU
+echo "OK builds without LRU_GEN"
+build cast no-memcg mm/ MEMCG
+echo "OK builds without MEMCG"
+build cast no-swap mm/ SWAP ZRAM ZSMALLOC
+echo "OK builds without SWAP"
+build cast no-thp mm/ TRANSPARENT_HUGEPAGE
+echo "OK builds without TRANSPARENT_HUGEPAGE"
