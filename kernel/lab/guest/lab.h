@@ -40,6 +40,7 @@ struct counters {
 
 extern const char *const counter_name[C_COUNT];
 int counters_read(struct counters *now, const char *device, const char *group);
+void counters_flush(const char *groups);
 long resident_pages(int fd);
 double monotonic(void);
 

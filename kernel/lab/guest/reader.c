@@ -20,11 +20,14 @@
 /* Residency is the mean of so many looks at the scored part. */
 #define LOOKS 32
 
+/* Groups' statistics are summed up every so many accesses: see counters_flush(). */
+#define FLUSH_EVERY 64
+
 enum channel { PREAD, MAPPED, ADVISED };
 
 struct reader {
 	struct list list;
-	const char *device, *group, *path;
+	const char *device, *group, *groups, *path;
 	size_t expert;
 	enum channel channel;
 	int fd;
@@ -90,6 +93,8 @@ static int replay(struct reader *r, struct counters *from)
 			return -1;
 		if (read_expert(r, (uint64_t)list->place[list->order[i]] * r->expert))
 			return -1;
+		if (r->groups && i % FLUSH_EVERY == 0)
+			counters_flush(r->groups);
 		if (i >= first && (i - first) % every == every / 2) {
 			r->resident_sum += resident_pages(r->fd);
 			r->looks++;
@@ -171,7 +176,7 @@ static int warm(struct reader *r, unsigned int times)
 static int usage(void)
 {
 	fprintf(stderr, "usage: reader -f POOL -l LIST -S EXPERT_BYTES -m pread|mapped|advised "
-		"-d DEVICE [-g GROUP_DIR] [-w TIMES (from memory, twice)] [-n (order only)]\n");
+		"-d DEVICE [-g GROUP_DIR] [-G ALL_GROUPS_DIR] [-w TIMES (from memory, twice)] [-n (order only)]\n");
 	return 2;
 }
 
@@ -191,7 +196,7 @@ int main(int argc, char **argv)
 	const char *list = NULL;
 	int option;
 
-	while ((option = getopt(argc, argv, "f:l:S:m:d:g:w:n")) > 0) {
+	while ((option = getopt(argc, argv, "f:l:S:m:d:g:G:w:n")) > 0) {
 		switch (option) {
 		case 'f': r.path = optarg; break;
 		case 'l': list = optarg; break;
@@ -200,6 +205,7 @@ int main(int argc, char **argv)
 				      !strcmp(optarg, "advised") ? ADVISED : PREAD; break;
 		case 'd': r.device = optarg; break;
 		case 'g': r.group = optarg; break;
+		case 'G': r.groups = optarg; break;
 		case 'w': times = strtoul(optarg, NULL, 0); break;
 		case 'n': n = 1; break;
 		default: return usage();

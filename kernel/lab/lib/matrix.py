@@ -95,7 +95,7 @@ class Runner:
 
     def finish(self):
         path = self.records.write_table(self.skipped)
-        print(f"written: {self.records.path.relative_to(guest.ROOT)}, {path.relative_to(guest.ROOT)}")
+        print(f"written: {self.records.path}, {path}")
         # Seeds of a case together: reclaim is chaotic, a single boot may stray.
         wrong = record.uncalibrated(self.records.rows)
         for case, ratio in wrong.items():
