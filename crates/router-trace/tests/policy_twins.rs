@@ -137,10 +137,10 @@ fn cast_over_long_gaps() {
 /// 256th read says how far that gap and that count went.
 #[test]
 fn cast_counts_and_gaps_saturate() {
-    // So many that each comes back without history.
+    // So many that every other time each comes back without history.
     let misses = |n: Key| (0..n).map(|at| 1 + at % 60);
     let mut keys: Vec<Key> = misses(254).flat_map(|other| [0, other]).collect();
-    let loops = [10, 600, 2500];
+    let loops = [10, 600, 1200, 2500];
     for length in loops {
         keys.extend(misses(length));
         keys.push(0);

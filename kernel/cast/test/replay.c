@@ -23,7 +23,7 @@ static void cache_init(struct cache *c, u32 capacity, u32 le, u32 w_permille)
 	must(cast_sim_init(&c->sim, &c->pages));
 	cast_sim_set_le(&c->sim, le);
 	cast_sim_set_size(&c->sim, capacity, w_permille);
-	c->pages.step = max(1U, capacity / 4);
+	cast_pages_set_capacity(&c->pages, capacity);
 }
 
 static void cache_exit(struct cache *c)
@@ -40,7 +40,7 @@ static bool cache_access(struct cache *c, u32 key)
 
 	if (!hit) {
 		cast_sim_take(&c->sim, p);
-		cast_pages_pass(&c->pages);
+		cast_pages_pass(&c->pages, c->sim.parts);
 	} else if (recorded) {
 		cast_sim_reranked(&c->sim, p);
 	}
@@ -85,7 +85,7 @@ struct replay_tuned replay_tuned(const struct trace *trace, u32 capacity,
 
 	must(control ? cast_control_init(control) : -1);
 	cast_control_set_le(control, le);
-	cast_control_set_capacity(control, capacity / one_in);
+	cast_control_set_capacity(control, capacity / one_in, capacity / one_in);
 	cache_init(&cache, capacity, le, CAST_W_START);
 	for (a = 0; a < trace->n; a++) {
 		u32 key = trace->key[a];

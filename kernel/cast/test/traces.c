@@ -17,16 +17,24 @@
 #define APART_MEAN	0.002
 /*
  * Of LRU's: the fastest decay still is a score, W still a queue of its own,
- * and what is read within a tick, a quarter of memory, is told apart by a hash.
+ * what is read within a tick, a quarter of memory, is told apart by a hash, and
+ * the tick is longer where pages leave that were read once.
  */
-#define LRU_APART_MOST	0.03
+#define LRU_APART_MOST	0.05
 /*
- * Of the best fixed decay's: how near the controllers must come in nine runs
- * of ten, and in each. Phases of a mix each speak for another decay while
- * they last, so that some runs pay for moving to and fro.
+ * Of the best fixed decay's: how near the controllers must come in three runs
+ * of four, in the mean, and in each. Phases of a mix each speak for another
+ * decay while they last, so that some runs pay for moving to and fro, and
+ * others gain by it.
  */
 #define TUNED_APART	0.01
-#define TUNED_APART_MOST 0.02
+#define TUNED_APART_MEAN 0.002
+#define TUNED_APART_MOST 0.025
+/*
+ * A single conversation whose second half is of another nature than its first:
+ * so many times the misses of the best fixed decay in hindsight, at most.
+ */
+#define CHANGED_MOST	1.25
 #define STARTS		{ 9, 1, 14 }
 /* A conversation is longer than what the traces hold of it. */
 #define REPEATED	8
@@ -198,6 +206,27 @@ static bool check_changes(const char *name, const struct trace *decode,
 	return ok;
 }
 
+/*
+ * In OLMoE's trace decay 1 misses least at first, and later 1.8 times as much
+ * as decay 10, by which time it has long been chosen.
+ */
+static bool check_change_within(const char *dir, u32 file, u32 one_in)
+{
+	struct trace once = load(dir, file);
+	u32 best_le = 0, capacity = once.n_keys / 2;
+	double best = best_fixed(&once, capacity, &best_le);
+	struct replay_tuned tuned = replay_tuned(&once, capacity, CAST_LE_START,
+						 one_in, true);
+	double ratio = (1 - tuned.hits) / (1 - best);
+	bool ok = ratio <= CHANGED_MOST;
+
+	printf("%s controllers on one pass of %s, 1 in %u sampled: %.3f of the misses at decay %u, after %u moves\n",
+	       ok ? "ok" : "not ok", files[file].name, one_in, ratio, best_le,
+	       tuned.moves);
+	trace_free(&once);
+	return ok;
+}
+
 static bool check_scenarios(const char *dir, u32 file)
 {
 	struct trace once = load(dir, file), decode = { 0 }, longer, prefill;
@@ -232,8 +261,8 @@ static bool check_scenarios(const char *dir, u32 file)
 
 static bool check_all_tuned(void)
 {
-	bool ok = tuned_runs.near * 10 >= tuned_runs.runs * 9 &&
-		  tuned_runs.sum >= 0;
+	bool ok = tuned_runs.near * 4 >= tuned_runs.runs * 3 &&
+		  tuned_runs.sum >= -TUNED_APART_MEAN * tuned_runs.runs;
 
 	printf("%s controllers: %u of %u runs within %.0f pp of the best fixed decay, %+.2f pp in the mean\n",
 	       ok ? "ok" : "not ok", tuned_runs.near, tuned_runs.runs,
@@ -255,5 +284,7 @@ int main(int argc, char **argv)
 	ok = check_fixed(argv[1], argv[2]);
 	for (file = 0; file < ARRAY_SIZE(files); file++)
 		ok &= check_scenarios(argv[1], file);
+	ok &= check_change_within(argv[1], 0, 1);
+	ok &= check_change_within(argv[1], 0, 4);
 	return !(check_all_tuned() && ok);
 }

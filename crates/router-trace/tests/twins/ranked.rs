@@ -166,6 +166,10 @@ pub(super) struct CastRule {
     m: Vec<Key>,
     reads: Vec<Reads>,
     intake: usize,
+    /// The time, in sixteenths of a key.
+    parts: usize,
+    /// What the next admission adds to it.
+    next_parts: usize,
     entries: u64,
 }
 
@@ -179,18 +183,20 @@ impl CastRule {
             m: Vec::new(),
             reads: vec![Reads::default(); 64],
             intake: 0,
+            parts: 0,
+            next_parts: 4,
             entries: 0,
         }
     }
 
     fn now(&self) -> u32 {
-        (self.intake / (self.capacity / 4).max(1)) as u32
+        (self.parts / (16 * (self.capacity / 4).max(1))) as u32
     }
 
     fn read(&mut self, key: Key) {
         let now = self.now();
         let ticks = &mut self.reads[key as usize].ticks;
-        if ticks.last() != Some(&now) {
+        if !ticks.ends_with(&[now, now]) {
             ticks.push(now);
         }
     }
@@ -247,6 +253,7 @@ impl Rule for CastRule {
             (None, None) => unreachable!("something is free"),
         };
         let _ = take(&mut self.w, victim) || take(&mut self.m, victim);
+        self.next_parts = if self.reads[victim as usize].ticks.len() == 1 { 1 } else { 16 };
         self.reads[victim as usize].evicted_tick = self.now();
         Some(victim)
     }
@@ -264,6 +271,7 @@ impl Rule for CastRule {
         self.read(key);
         self.w.push(key);
         self.intake += 1;
+        self.parts += std::mem::replace(&mut self.next_parts, 4);
     }
 }
 

@@ -14,10 +14,10 @@
 
 /*
  * A read may come while the folio is moved to another cgroup, so its lruvec
- * is only looked at: then the tick is of the one or the other. No lock, no
- * page flag and no list are touched.
+ * is only looked at: then the tick is of the one or the other. No lock and no
+ * list are touched.
  */
-void __cast_read(struct folio *folio)
+static void note(struct folio *folio, bool arrived)
 {
 	struct mem_cgroup *memcg;
 	struct lruvec *lruvec;
@@ -33,11 +33,25 @@ void __cast_read(struct folio *folio)
 	if (memcg || mem_cgroup_disabled()) {
 		lruvec = mem_cgroup_lruvec(memcg, folio_pgdat(folio));
 		recorded = cast_word_note_read(folio_pfn(folio),
-					       cast_now(lruvec));
+					       cast_now(lruvec), arrived);
 	}
 	rcu_read_unlock();
 	if (recorded)
 		cast_tune_event(folio, CAST_EV_READ);
+}
+
+/*
+ * The read that brings a page in comes right behind its arrival, which has
+ * counted it. PG_referenced means nothing else in the pages that CAST owns: it
+ * says that this read has been.
+ */
+void __cast_read(struct folio *folio)
+{
+	bool arrived = !folio_test_referenced(folio);
+
+	if (arrived)
+		folio_set_referenced(folio);
+	note(folio, arrived);
 }
 
 bool cast_young(struct folio *folio, bool again)
@@ -51,7 +65,7 @@ bool cast_young(struct folio *folio, bool again)
 		folio_set_referenced(folio);
 		return false;
 	}
-	__cast_read(folio);
+	note(folio, false);
 	return true;
 }
 
@@ -135,6 +149,7 @@ void __cast_taken_in(struct lruvec *lruvec, struct folio *folio)
 
 	if (!cl || folio_test_unevictable(folio))
 		return;
+	cast_fill(lruvec, cl, folio_nr_pages(folio));
 	if (cast_clock_in(&cl->clock, folio_nr_pages(folio)))
 		cast_clock_tick(&cl->clock, cl->nid, cast_lruvec_pages(lruvec));
 	else if (unlikely(cl->clock.in >= cl->clock.step))

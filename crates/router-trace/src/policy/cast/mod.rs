@@ -15,6 +15,13 @@ pub const DEFAULT_W_PERMILLE: u16 = 100;
 const W: u8 = 0;
 /// A word's clock has 9 bits, so no gap is longer.
 const MAX_GAP_TICKS: u32 = 511;
+/// What a key taken in adds to the time, in sixteenths: all of it where a key makes room that
+/// had been read again, …
+const PARTS: usize = 16;
+/// … little where one does that nobody asked for twice, …
+const PARTS_ONCE: usize = 1;
+/// … and a quarter where there was room.
+const PARTS_ROOM: usize = 4;
 /// What was evicted longer ago comes back without history: 8 turnovers of the capacity.
 const HISTORY_TICKS: u32 = 32;
 
@@ -22,8 +29,10 @@ const HISTORY_TICKS: u32 = 32;
 ///
 /// Newcomers pass through W, a FIFO queue of a share of the capacity, and at its end must
 /// outrank the lowest of M to stay; M is ranked by an LRFU score in integers ([`CastScore`]).
-/// The clock counts keys taken in: a tick is a quarter of the capacity. Reads within a tick
-/// count once. A key that comes back within 8 turnovers has its history again and enters W
+/// The clock counts keys taken in: a tick is a quarter of the capacity. A key that makes room
+/// and had been read once counts for a sixteenth, so that a stream of keys that nobody asks
+/// for again ages little of what it passes by; while there is room a key counts for a quarter.
+/// Two reads within a tick count. A key that comes back within 8 turnovers has its history again and enters W
 /// all the same. Once-read keys of equal rank go in the order in which they entered M, before
 /// others, and give way to a newcomer; others of equal rank go by a hash of the key.
 ///
@@ -40,8 +49,9 @@ pub struct Cast {
     /// Ranked by the score's key, then by the tie rule.
     main: LazyHeap<(i64, u64)>,
     words: Vec<Word>,
-    step_keys: usize,
-    intake_keys: usize,
+    /// In sixteenths of a key.
+    step_parts: usize,
+    intake_parts: usize,
     now: u32,
     entries_to_main: u64,
 }
@@ -60,7 +70,8 @@ struct Word {
 
 impl Word {
     fn read(&mut self, now: u32) {
-        if self.count > 0 && self.tick == now {
+        // Class 0 of the last gap: two reads of this tick have been counted.
+        if self.tick == now && self.count >= 2 && self.g1 == 0 {
             return;
         }
         self.g2 = self.g1;
@@ -97,8 +108,8 @@ impl Cast {
             newcomers: Lists::new(n_keys),
             main: LazyHeap::new(n_keys),
             words: vec![Word::default(); n_keys],
-            step_keys: (capacity / 4).max(1),
-            intake_keys: 0,
+            step_parts: (capacity / 4).max(1) * PARTS,
+            intake_parts: 0,
             now: 0,
             entries_to_main: 0,
         }
@@ -155,16 +166,22 @@ impl Cast {
         Some(victim)
     }
 
-    fn take_in(&mut self, key: Key) {
+    /// `evicted` made room for it.
+    fn take_in(&mut self, key: Key, evicted: Option<Key>) {
+        let parts = match evicted {
+            None => PARTS_ROOM,
+            Some(key) if self.words[key as usize].count == 1 => PARTS_ONCE,
+            Some(_) => PARTS,
+        };
         let word = &mut self.words[key as usize];
         if word.count > 0 && self.now - word.evicted_tick > HISTORY_TICKS {
             *word = Word::default();
         }
         word.read(self.now);
         self.newcomers.push_front(W, key);
-        self.intake_keys += 1;
-        if self.intake_keys >= self.step_keys {
-            self.intake_keys = 0;
+        self.intake_parts += parts;
+        if self.intake_parts >= self.step_parts {
+            self.intake_parts -= self.step_parts;
             self.now += 1;
         }
     }
@@ -207,7 +224,7 @@ impl Policy for Cast {
             let oldest = self.newcomers.back(W).expect("its share is one at least");
             self.move_to_main(oldest);
         }
-        self.take_in(key);
+        self.take_in(key, evicted);
         Verdict::Admit { evicted }
     }
 }

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
  * The pressure clock. Time is not wall time: it is the pages taken in, less
- * those that their owners free, and it ticks every quarter of what the lruvec
- * holds. While nothing comes in, nothing ages.
+ * those that their owners free, weighed by what made room for them
+ * (CAST_PARTS), and it ticks every quarter of what the lruvec holds. While
+ * nothing comes in, nothing ages.
  *
  * One clock a lruvec, not one a node: keys only ever compare within a lruvec,
  * and the pages of a small cgroup on a large host would all be of one tick of
@@ -25,6 +26,7 @@ static struct {
 void cast_clock_init(struct cast_clock *clock)
 {
 	clock->intake = 0;
+	atomic_long_set(&clock->left, 0);
 	clock->step = STEP_MIN_PAGES;
 	clock->in = 0;
 	clock->tick = CAST_TICK_FIRST;
@@ -42,9 +44,9 @@ void cast_clock_tick(struct cast_clock *clock, int nid, unsigned long pages)
 
 	/* A large folio may be more than one step. */
 	do {
-		clock->intake -= clock->step;
+		clock->intake -= cast_clock_step(clock);
 		ticks++;
-	} while (clock->intake >= (s64)clock->step);
+	} while (clock->intake >= cast_clock_step(clock));
 	WRITE_ONCE(clock->tick, clock->tick + ticks);
 	clock->step = max(STEP_MIN_PAGES, pages / 4);
 	cast_clock_flush(clock, nid);

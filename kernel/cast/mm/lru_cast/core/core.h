@@ -43,8 +43,11 @@ static inline u32 cast_word(unsigned long pfn)
 	return READ_ONCE(cast_words[pfn]);
 }
 
-/* A read at @now. True if it was recorded: false within the same tick. */
-bool cast_word_note_read(unsigned long pfn, u32 now);
+/*
+ * A read at @now; @arrived: the first since the page came in. True if it was
+ * recorded: of those within a tick, one more than the arrival.
+ */
+bool cast_word_note_read(unsigned long pfn, u32 now, bool arrived);
 /* Gives @pfn the history of @from, keeping the frame's own tag. */
 void cast_word_set_history(unsigned long pfn, u32 from);
 void cast_word_fresh(unsigned long pfn, u32 now);
@@ -66,7 +69,8 @@ u32 cast_word_normalise(unsigned long pfn, u32 now, u32 le);
  * its low bits, so whatever compares words takes the whole of it.
  */
 struct cast_clock {
-	s64 intake;		/* pages since the last tick; below 0 if freed */
+	s64 intake;		/* since the last tick, in parts; below 0 if freed */
+	atomic_long_t left;	/* what evictions add to it, not yet settled */
 	unsigned long step;	/* pages a tick */
 	unsigned long in;	/* pages taken in, not yet in the node's sum */
 	u32 tick;
@@ -80,18 +84,43 @@ struct cast_node_clock {
 
 void cast_clock_init(struct cast_clock *clock);
 
+static inline s64 cast_clock_step(const struct cast_clock *clock)
+{
+	return (s64)clock->step * CAST_PARTS;
+}
+
 /* Pages taken in. True if a tick is due: then cast_clock_tick(). */
 static inline bool cast_clock_in(struct cast_clock *clock, unsigned long nr)
 {
 	clock->in += nr;
-	clock->intake += nr;
-	return clock->intake >= (s64)clock->step;
+	clock->intake += (s64)nr * CAST_PARTS_ROOM;
+	return clock->intake >= cast_clock_step(clock);
 }
 
 /* Pages that left by their owner's will, not by reclaim. */
 static inline void cast_clock_free(struct cast_clock *clock, unsigned long nr)
 {
-	clock->intake -= nr;
+	clock->intake -= (s64)nr * CAST_PARTS_ROOM;
+}
+
+/*
+ * Pages that reclaim took, and of these, what had been read once. What nobody
+ * asked for again is no news of how long pages are of use: a stream of such
+ * pages passes in a sixteenth of the time, or the pages around it would seem
+ * as old as it is long. Any context; cast_clock_settle() takes it over.
+ */
+static inline void cast_clock_left(struct cast_clock *clock, unsigned long nr,
+				   bool once)
+{
+	long parts = once ? CAST_PARTS_ONCE : CAST_PARTS;
+
+	atomic_long_add((parts - (long)CAST_PARTS_ROOM) * (long)nr,
+			&clock->left);
+}
+
+static inline void cast_clock_settle(struct cast_clock *clock)
+{
+	clock->intake += atomic_long_xchg(&clock->left, 0);
 }
 
 /* The time passes; @pages are on the lruvec's lists now. */

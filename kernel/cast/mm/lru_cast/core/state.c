@@ -259,21 +259,27 @@ void cast_state_clear(void)
 
 /* --- changing words --- */
 
+static u32 after(u32 word, u32 now, bool arrived)
+{
+	return arrived ? cast_word_after_arrival(word, now) :
+			 cast_word_after_read(word, now);
+}
+
 /*
  * A read is lost only to another writer, twice in a row: of the same page at
  * the same moment, which has recorded the same read.
  */
-bool cast_word_note_read(unsigned long pfn, u32 now)
+bool cast_word_note_read(unsigned long pfn, u32 now, bool arrived)
 {
 	u32 *word = &cast_words[pfn];
 	u32 old = READ_ONCE(*word);
-	u32 new = cast_word_after_read(old, now);
+	u32 new = after(old, now, arrived);
 
 	if (new == old)
 		return false;
 	if (try_cmpxchg_relaxed(word, &old, new))
 		return true;
-	new = cast_word_after_read(old, now);
+	new = after(old, now, arrived);
 	return new != old && try_cmpxchg_relaxed(word, &old, new);
 }
 

@@ -3,7 +3,8 @@
  * The state word of a page frame: what is known of the reads of its page.
  *
  *   bits  0-7   cnt   reads, saturating at 255; 0: nothing is known
- *   bits  8-11  g1    class of the gap between the last two reads (cnt >= 2)
+ *   bits  8-11  g1    class of the gap between the last two reads (cnt >= 2);
+ *                     0: both in one tick
  *   bits 12-15  g2    class of the gap before that (cnt >= 3)
  *   bits 16-24  tick  of the last read, modulo 512
  *   bits 25-31  tag   of the lruvec in whose M the page is; 0: in none
@@ -51,6 +52,15 @@ static_assert(CAST_TICK_BITS + CAST_TAG_BITS == 16);
 
 /* A lruvec's clock starts here, so that no age reaches before tick 0. */
 #define CAST_TICK_FIRST		(CAST_TICK_MASK + 1)
+
+/*
+ * What a page that is taken in adds to the time, in parts of a page: all of it
+ * where a page makes room that had been read again, little where one does that
+ * nobody asked for twice, and a quarter where there was room.
+ */
+#define CAST_PARTS		16U
+#define CAST_PARTS_ROOM		4U
+#define CAST_PARTS_ONCE		1U
 
 /* What was evicted longer ago comes back without history: 8 turnovers. */
 #define CAST_HISTORY_TICKS	32U
@@ -110,7 +120,12 @@ static inline u32 cast_word_with_history(u32 word, u32 from)
 	return (from & ~CAST_TAG_FIELD) | (word & CAST_TAG_FIELD);
 }
 
-/* The word after a read at @now; a second read in a tick adds nothing. */
+/*
+ * The word after a read at @now. Two reads of a tick count: what fits into
+ * memory is read again while no time passes, and must not look as if it had
+ * been read once. More add nothing, which class 0 of the last gap tells: how
+ * often a page is read while the clock stands says little of what comes.
+ */
 static inline u32 cast_word_after_read(u32 word, u32 now)
 {
 	u32 cnt = cast_word_cnt(word);
@@ -118,11 +133,19 @@ static inline u32 cast_word_after_read(u32 word, u32 now)
 
 	if (!cnt)
 		return cast_word_make(1, 0, 0, now, cast_word_tag(word));
-	if (!age)
+	if (!age && cnt >= 2 && !cast_word_g1(word))
 		return word;
 	return cast_word_make(min(cnt + 1, CAST_CNT_MAX), cast_gap_class(age),
 			      cnt >= 2 ? cast_word_g1(word) : 0, now,
 			      cast_word_tag(word));
+}
+
+/* As it was read when it came in, which has been counted if that was now. */
+static inline u32 cast_word_after_arrival(u32 word, u32 now)
+{
+	if (cast_word_cnt(word) && !cast_word_age(word, now))
+		return word;
+	return cast_word_after_read(word, now);
 }
 
 /* Read once, now: a page without history. */
@@ -145,8 +168,8 @@ static inline u32 cast_word_as_cold(u32 word, u32 now)
 static inline u32 cast_word_sane(u32 word)
 {
 	u32 cnt = cast_word_cnt(word);
-	u32 g1 = clamp_t(u32, cast_word_g1(word), 1, CAST_CLASS_MAX);
-	u32 g2 = clamp_t(u32, cast_word_g2(word), 1, CAST_CLASS_MAX);
+	u32 g1 = min_t(u32, cast_word_g1(word), CAST_CLASS_MAX);
+	u32 g2 = min_t(u32, cast_word_g2(word), CAST_CLASS_MAX);
 
 	return cast_word_make(cnt, cnt >= 2 ? g1 : 0, cnt >= 3 ? g2 : 0,
 			      cast_word_tick(word), cast_word_tag(word));

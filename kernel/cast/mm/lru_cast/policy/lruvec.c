@@ -202,6 +202,7 @@ void cast_lruvec_reset(struct lruvec *lruvec)
 			continue;
 		list->nr = 0;
 		list->filling = false;
+		list->arrived = 0;
 		list->turn_tick = 0;
 		clear_bit(CAST_SPAN_CHANGED, &list->flags);
 		span_lay(list, cl->nid);

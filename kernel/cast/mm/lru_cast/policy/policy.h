@@ -42,6 +42,7 @@ struct cast_list {
 	unsigned long flags;
 	u32 tag;		/* owner tag of M's frames; 0: none yet */
 	bool filling;		/* W's overflow goes to M uncontested */
+	unsigned long arrived;	/* pages, since W was looked at for that */
 
 	/* What is known of M's lowest, sorted: the lowest is the last. */
 	u32 nr;
@@ -127,6 +128,13 @@ void cast_list_span(struct cast_list *list, int nid);
 
 /* The word to rank @pfn by: made fit if it is old, cold if nothing is known. */
 u32 cast_word_ranked(unsigned long pfn, u32 now, u32 le);
+
+/* --- fill.c, under lru_lock --- */
+
+/* From W to M. */
+void cast_move_to_m(struct lruvec *lruvec, struct folio *folio);
+/* File pages came in: W's overflow goes to M while memory fills. */
+void cast_fill(struct lruvec *lruvec, struct cast_lruvec *cl, unsigned long nr);
 
 /* --- sweep.c --- */
 

@@ -18,13 +18,6 @@
 #include "../tune/tune.h"
 #include "policy.h"
 
-/*
- * While memory fills nothing is reclaimed, so nothing enters M: when reclaim
- * begins W is all there is. As long as it is, its overflow goes to M without
- * a contest, this much for each batch that is reclaimed.
- */
-#define FILL_PAGES	256UL
-
 /* Folios that a batch may pass over: not evictable now, or of other zones. */
 #define SKIP_FOLIOS	1024U
 
@@ -105,23 +98,13 @@ static bool take(struct pick *p, struct folio *folio)
 	return true;
 }
 
-/*
- * From W to M. PG_active of a folio with PG_lru changes under lru_lock only:
- * who clears PG_lru meanwhile finds the folio by its flags once it has the
- * lock.
- */
 static void move_to_m(struct pick *p, struct folio *folio)
 {
 	long nr = folio_nr_pages(folio);
 
-	lruvec_del_folio(p->lruvec, folio);
-	folio_set_active(folio);
-	lruvec_add_folio(p->lruvec, folio);
+	cast_move_to_m(p->lruvec, folio);
 	p->w -= min_t(unsigned long, nr, p->w);
 	p->m += nr;
-	__count_vm_events(PGACTIVATE, nr);
-	__count_memcg_events(lruvec_memcg(p->lruvec), PGACTIVATE, nr);
-	workingset_age_nonresident(p->lruvec, nr);
 }
 
 /*
@@ -264,38 +247,6 @@ static bool pick_one(struct pick *p)
 	return take_lowest(p, low);
 }
 
-/* --- W's share --- */
-
-static void share_update(struct pick *p)
-{
-	p->share = (p->w + p->m) * cast_w_permille(p->scan->file) / 1000;
-}
-
-/*
- * W far over its share, further than what arrives between two reclaims: then
- * memory has been filling without reclaim. It ends at its share.
- */
-static void fill_m(struct pick *p)
-{
-	unsigned long slack = max((p->w + p->m) >> 5, 2UL * SWAP_CLUSTER_MAX);
-	unsigned long end;
-
-	if (p->w > p->share + slack)
-		p->list->filling = true;
-	if (!p->list->filling)
-		return;
-	end = p->m + FILL_PAGES;
-	while (p->w > p->share && p->m < end) {
-		struct folio *folio = tail(p, list_w(p));
-
-		if (!folio)
-			return;
-		move_to_m(p, folio);
-	}
-	if (p->w <= p->share)
-		p->list->filling = false;
-}
-
 /* --- what vmscan.c calls --- */
 
 /*
@@ -351,8 +302,7 @@ unsigned long cast_isolate(struct lruvec *lruvec, struct cast_scan *scan,
 
 	p.w = cast_list_pages(lruvec, list_w(&p));
 	p.m = cast_list_pages(lruvec, list_m(&p));
-	share_update(&p);
-	fill_m(&p);
+	p.share = (p.w + p.m) * cast_w_permille(scan->file) / 1000;
 	while (p.taken < scan->nr_to_scan && rounds--)
 		if (!(low_zone ? pick_tail(&p) : pick_one(&p)))
 			break;
@@ -362,13 +312,14 @@ unsigned long cast_isolate(struct lruvec *lruvec, struct cast_scan *scan,
 	return p.taken;
 }
 
-/* What became of the batch. */
+/* What became of the batch. Under lru_lock. */
 void cast_evicted(struct lruvec *lruvec, bool file, unsigned long nr)
 {
 	struct cast_lruvec *cl = cast_of(lruvec);
 
 	if (!cl)
 		return;
+	cast_clock_settle(&cl->clock);
 	cast_clock_evicted(cl->nid, nr);
 	cast_count(nr ? CAST_STAT_TOOK_ANON + file : CAST_STAT_TOOK_NONE, 1);
 }

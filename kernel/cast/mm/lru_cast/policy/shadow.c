@@ -40,10 +40,15 @@ void *cast_pack(struct folio *folio, struct mem_cgroup *target_memcg)
 	struct mem_cgroup *memcg = folio_memcg(folio);
 	struct pglist_data *pgdat = folio_pgdat(folio);
 	struct lruvec *lruvec = mem_cgroup_lruvec(memcg, pgdat);
-	u32 now = cast_now(lruvec);
+	struct cast_lruvec *cl = cast_of(lruvec);
+	u32 word = cast_word(folio_pfn(folio));
 	u64 value;
 
-	value = cast_shadow_payload(cast_word(folio_pfn(folio)), now);
+	if (cl)
+		cast_clock_left(&cl->clock, folio_nr_pages(folio),
+				cast_word_cnt(word) <= 1);
+
+	value = cast_shadow_payload(word, cast_now(lruvec));
 	value = value << MEM_CGROUP_ID_SHIFT |
 		mem_cgroup_id(lruvec_memcg(lruvec));
 	value = value << NODES_SHIFT | pgdat->node_id;

@@ -78,7 +78,7 @@ static void control_books_balance(struct kunit *test)
 	u32 i, seed = 3, bad = 0;
 
 	KUNIT_ASSERT_NOT_NULL(test, control);
-	cast_control_set_capacity(control, 400);
+	cast_control_set_capacity(control, 400, 25);
 	for (i = 0; i < 10000; i++) {
 		seed = seed * 1664525U + 1013904223U;
 		cast_control_access(control, 1 + cast_hash32(seed) % 3000,
@@ -87,7 +87,7 @@ static void control_books_balance(struct kunit *test)
 			cast_control_choose(control);
 		if (i % 2000 == 1999) {
 			cast_control_set_le(control, 1 + i / 1000);
-			cast_control_set_capacity(control, 200 + i / 20);
+			cast_control_set_capacity(control, 200 + i / 20, 25);
 			bad += wrong_homes(control);
 		}
 	}
@@ -105,7 +105,7 @@ static u32 streamed(struct cast_control *control, u32 le, u32 n)
 	u32 i, seed = 11, passing = 1000;
 
 	cast_control_set_le(control, le);
-	cast_control_set_capacity(control, 200);
+	cast_control_set_capacity(control, 200, 25);
 	for (i = 0; i < n; i++) {
 		seed = seed * 1664525U + 1013904223U;
 		if (i % 10)
@@ -129,23 +129,41 @@ static void control_learns_frequency(struct kunit *test)
 }
 
 /* A set that moves on: what was read often before is of no use. */
-static void control_learns_recency(struct kunit *test)
+static void moved_on(struct cast_control *control, u32 n)
 {
-	struct cast_control *control = new_control(test);
 	u32 i, seed = 5, base;
 
-	KUNIT_ASSERT_NOT_NULL(test, control);
-	cast_control_set_le(control, CAST_LE_MIN);
-	cast_control_set_capacity(control, 200);
-	for (i = 0; i < 30000; i++) {
+	for (i = 0; i < n; i++) {
 		seed = seed * 1664525U + 1013904223U;
 		/* Read ten times or so each, then never again. */
-		base = 1 + i / 12;
+		base = 100000 + i / 12;
 		cast_control_access(control, base + cast_hash32(seed) % 165,
 				    base + cast_hash32(seed) % 165);
 		if (i % 64 == 63)
 			cast_control_choose(control);
 	}
+}
+
+static void control_learns_recency(struct kunit *test)
+{
+	struct cast_control *control = new_control(test);
+
+	KUNIT_ASSERT_NOT_NULL(test, control);
+	cast_control_set_le(control, CAST_LE_MIN);
+	cast_control_set_capacity(control, 200, 25);
+	moved_on(control, 30000);
+	KUNIT_EXPECT_GE(test, cast_control_le(control), 7U);
+	free_control(control);
+}
+
+/* However long requests were of one nature, a few turnovers of another do. */
+static void control_follows_a_change(struct kunit *test)
+{
+	struct cast_control *control = new_control(test);
+
+	KUNIT_ASSERT_NOT_NULL(test, control);
+	KUNIT_EXPECT_LE(test, streamed(control, CAST_LE_START, 60000), 7U);
+	moved_on(control, 12000);
 	KUNIT_EXPECT_GE(test, cast_control_le(control), 7U);
 	free_control(control);
 }
@@ -176,7 +194,7 @@ static void control_restarts(struct kunit *test)
 	u32 i;
 
 	KUNIT_ASSERT_NOT_NULL(test, control);
-	cast_control_set_capacity(control, 100);
+	cast_control_set_capacity(control, 100, 25);
 	for (i = 0; i < 1000; i++)
 		cast_control_access(control, 1 + i % 150, i % 150);
 	cast_control_set_le(control, 4);
@@ -195,6 +213,7 @@ static struct kunit_case control_cases[] = {
 	KUNIT_CASE(control_books_balance),
 	KUNIT_CASE_SLOW(control_learns_frequency),
 	KUNIT_CASE_SLOW(control_learns_recency),
+	KUNIT_CASE_SLOW(control_follows_a_change),
 	KUNIT_CASE(control_evidence),
 	KUNIT_CASE(control_restarts),
 	{}

@@ -85,7 +85,8 @@ static bool naive_has(const struct naive *n, u32 p)
 	return n->in_m[p];
 }
 
-static void naive_evict(struct naive *n, const struct cast_page *page)
+/* Returns who left. */
+static u32 naive_evict(struct naive *n, const struct cast_page *page)
 {
 	struct naive_rank a, b;
 	u32 p, lowest;
@@ -94,8 +95,7 @@ static void naive_evict(struct naive *n, const struct cast_page *page)
 		naive_to_m(n, naive_pop(n));
 	lowest = naive_lowest(n, page);
 	if (lowest == CAST_NO_PAGE) {
-		naive_pop(n);
-		return;
+		return naive_pop(n);
 	}
 	if (n->nr_w >= n->w_capacity) {
 		p = naive_pop(n);
@@ -104,24 +104,30 @@ static void naive_evict(struct naive *n, const struct cast_page *page)
 		/* Read once and of an equal key: the newcomer stays. */
 		if (a.key < b.key ||
 		    (a.key == b.key && !a.once && naive_lower(a, b)))
-			return;
+			return p;
 		naive_to_m(n, p);
 	}
 	n->in_m[lowest] = false;
 	n->nr_m--;
+	return lowest;
 }
 
-static void naive_take(struct naive *n, const struct cast_page *page, u32 p)
+/* Returns what it adds to the time. */
+static u32 naive_take(struct naive *n, const struct cast_page *page, u32 p)
 {
+	u32 parts = CAST_PARTS_ROOM;
+
 	if (n->nr_w + n->nr_m < n->capacity) {
 		if (n->nr_w >= n->w_capacity)
 			naive_to_m(n, naive_pop(n));
 	} else {
 		do {
-			naive_evict(n, page);
+			parts = page[naive_evict(n, page)].cnt == 1 ?
+				CAST_PARTS_ONCE : CAST_PARTS;
 		} while (n->nr_w + n->nr_m >= n->capacity);
 	}
 	n->w[n->nr_w++] = p;
+	return parts;
 }
 
 /* --- the rig --- */
@@ -168,7 +174,7 @@ static void set_up(struct rig *rig, u32 le, u32 capacity, u32 w_permille)
 {
 	cast_sim_set_le(&rig->sim, le);
 	cast_sim_set_size(&rig->sim, capacity, w_permille);
-	rig->pages.step = max(1U, capacity / 4);
+	cast_pages_set_capacity(&rig->pages, capacity);
 	rig->naive.le = le;
 	rig->naive.capacity = capacity;
 	rig->naive.w_capacity = max(1U, capacity * w_permille / 1000);
@@ -192,11 +198,13 @@ static bool both(struct rig *rig, u32 p)
 	bool had = cast_sim_has(&rig->sim, p);
 	bool agree = had == naive_has(&rig->naive, p);
 	bool recorded = cast_pages_read(&rig->pages, p);
+	u32 parts;
 
 	if (!had) {
 		cast_sim_take(&rig->sim, p);
-		naive_take(&rig->naive, rig->pages.page, p);
-		cast_pages_pass(&rig->pages);
+		parts = naive_take(&rig->naive, rig->pages.page, p);
+		agree &= parts == rig->sim.parts;
+		cast_pages_pass(&rig->pages, parts);
 	} else if (recorded) {
 		cast_sim_reranked(&rig->sim, p);
 	}

@@ -43,14 +43,31 @@ static void word_reads(struct kunit *test)
 	u32 word = cast_word_after_read(cast_word_make(0, 0, 0, 0, 5), 1000);
 
 	KUNIT_EXPECT_EQ(test, word, cast_word_make(1, 0, 0, 1000, 5));
-	/* Within the tick: nothing new. */
-	KUNIT_EXPECT_EQ(test, cast_word_after_read(word, 1000), word);
+	/* The read that brought it in is its arrival. */
+	KUNIT_EXPECT_EQ(test, cast_word_after_arrival(word, 1000), word);
+	KUNIT_EXPECT_EQ(test, cast_word_after_arrival(word, 1003),
+			cast_word_make(2, 2, 0, 1003, 5));
 	word = cast_word_after_read(word, 1003);
 	KUNIT_EXPECT_EQ(test, word, cast_word_make(2, 2, 0, 1003, 5));
 	word = cast_word_after_read(word, 1103);
 	KUNIT_EXPECT_EQ(test, word, cast_word_make(3, 7, 2, 1103, 5));
 	word = cast_word_after_read(word, 1104);
 	KUNIT_EXPECT_EQ(test, word, cast_word_make(4, 1, 7, 1104, 5));
+}
+
+/* Two reads of a tick count, be it the page's first or a later one. */
+static void word_reads_in_a_tick(struct kunit *test)
+{
+	u32 word = cast_word_as_fresh(cast_word_make(0, 0, 0, 0, 5), 1000);
+
+	word = cast_word_after_read(word, 1000);
+	KUNIT_EXPECT_EQ(test, word, cast_word_make(2, 0, 0, 1000, 5));
+	KUNIT_EXPECT_EQ(test, cast_word_after_read(word, 1000), word);
+	word = cast_word_after_read(word, 1004);
+	KUNIT_EXPECT_EQ(test, word, cast_word_make(3, 3, 0, 1004, 5));
+	word = cast_word_after_read(word, 1004);
+	KUNIT_EXPECT_EQ(test, word, cast_word_make(4, 0, 3, 1004, 5));
+	KUNIT_EXPECT_EQ(test, cast_word_after_read(word, 1004), word);
 }
 
 static void word_count_saturates(struct kunit *test)
@@ -96,7 +113,7 @@ static void word_sane(struct kunit *test)
 
 	KUNIT_EXPECT_EQ(test, word, cast_word_make(2, 9, 0, 3, 1));
 	word = cast_word_sane(cast_word_make(7, 0, 12, 3, 0));
-	KUNIT_EXPECT_EQ(test, word, cast_word_make(7, 1, 9, 3, 0));
+	KUNIT_EXPECT_EQ(test, word, cast_word_make(7, 0, 9, 3, 0));
 	word = cast_word_sane(cast_word_make(7, 3, 4, 3, 0));
 	KUNIT_EXPECT_EQ(test, word, cast_word_make(7, 3, 4, 3, 0));
 }
@@ -105,6 +122,7 @@ static struct kunit_case word_cases[] = {
 	KUNIT_CASE(word_fields),
 	KUNIT_CASE(word_gap_classes),
 	KUNIT_CASE(word_reads),
+	KUNIT_CASE(word_reads_in_a_tick),
 	KUNIT_CASE(word_count_saturates),
 	KUNIT_CASE(word_tick_wraps),
 	KUNIT_CASE(word_fresh_and_cold),

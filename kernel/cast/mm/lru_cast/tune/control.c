@@ -46,24 +46,27 @@ void cast_control_clear(struct cast_control *control)
 	control->capacity = 0;
 	control->accesses = 0;
 	control->misses = 0;
-	cast_control_set_capacity(control, 2);
+	cast_control_set_capacity(control, 2, 1);
 }
 
 void cast_control_restart(struct cast_control *control)
 {
-	u32 capacity = control->capacity;
+	u32 capacity = control->capacity, blocks = control->blocks;
 	u32 le = cast_control_le(control), w = cast_control_w(control);
 
 	cast_control_clear(control);
 	cast_control_set_le(control, le);
 	cast_control_set_w(control, w);
-	cast_control_set_capacity(control, capacity);
+	cast_control_set_capacity(control, capacity, blocks);
 }
 
-void cast_control_set_capacity(struct cast_control *control, u32 capacity)
+void cast_control_set_capacity(struct cast_control *control, u32 capacity,
+			       u32 blocks)
 {
 	control->capacity = capacity;
-	control->pages.step = max(1U, capacity / 4);
+	control->blocks = blocks;
+	cast_decay_set_blocks(&control->decay, blocks);
+	cast_pages_set_capacity(&control->pages, capacity);
 	cast_decay_set_size(&control->decay, capacity,
 			    cast_control_w(control));
 	cast_wshare_set_size(&control->wshare, capacity);
@@ -93,7 +96,7 @@ bool cast_control_access(struct cast_control *control, u64 id, u32 block)
 	cast_wshare_access(&control->wshare, p, recorded);
 	if (!cast_decay_access(&control->decay, p, recorded)) {
 		control->misses++;
-		cast_pages_pass(&control->pages);
+		cast_pages_pass(&control->pages, control->decay.sim[0].parts);
 	}
 	return true;
 }

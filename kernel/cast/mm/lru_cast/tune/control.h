@@ -18,6 +18,7 @@ struct cast_control {
 	struct cast_decay decay;
 	struct cast_wshare wshare;
 	u32 capacity;	/* of the sample: pages that memory has room for */
+	u32 blocks;	/* that these pages are of */
 	u64 accesses;
 	u64 misses;	/* of the centre */
 };
@@ -30,7 +31,9 @@ void cast_control_clear(struct cast_control *control);
 /* Starts over with no page, keeping the decay and the share. */
 void cast_control_restart(struct cast_control *control);
 
-void cast_control_set_capacity(struct cast_control *control, u32 capacity);
+/* Memory has room for so many pages of the sample, of so many blocks. */
+void cast_control_set_capacity(struct cast_control *control, u32 capacity,
+			       u32 blocks);
 void cast_control_set_le(struct cast_control *control, u32 le);
 void cast_control_set_w(struct cast_control *control, u32 w_permille);
 

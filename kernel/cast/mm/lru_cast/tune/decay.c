@@ -5,9 +5,14 @@
 
 #include "decay.h"
 
-/* A test of fewer disagreements says nothing, one of more is old news. */
-#define FEWEST		32U
-#define MOST		4096U
+/*
+ * What a sum must come to. Of caches that are equally good one gets there by
+ * chance after about the square of it, in disagreements. But blocks do not
+ * come and go by themselves, a request asks for many that are alike: so it is
+ * also a part of all blocks that memory holds, half of what a tick takes in.
+ */
+#define ENOUGH_LEAST	16U
+#define ENOUGH_SHARE	8U
 
 static const s32 offset[CAST_DECAYS] = { 0, -1, 1, -2, 2, -4, 4, -8, 8 };
 
@@ -42,6 +47,7 @@ static void forget_counts(struct cast_decay *decay)
 
 	memset(decay->better, 0, sizeof(decay->better));
 	memset(decay->worse, 0, sizeof(decay->worse));
+	memset(decay->sum, 0, sizeof(decay->sum));
 	for (i = 0; i < CAST_DECAYS; i++)
 		decay->sim[i].misses = 0;
 }
@@ -68,6 +74,11 @@ void cast_decay_clear(struct cast_decay *decay)
 	cast_decay_set_le(decay, CAST_LE_START);
 }
 
+void cast_decay_set_blocks(struct cast_decay *decay, u32 blocks)
+{
+	decay->enough = max(ENOUGH_LEAST, blocks / ENOUGH_SHARE);
+}
+
 void cast_decay_set_size(struct cast_decay *decay, u32 capacity,
 			 u32 w_permille)
 {
@@ -88,12 +99,6 @@ bool cast_first_in_tick(u32 seen[CAST_SEEN], u32 block, u32 now)
 	return true;
 }
 
-bool cast_is_evidence(s64 d, u32 n)
-{
-	/* d / sqrt(n) >= 2 */
-	return n >= FEWEST && d * d >= 4 * (s64)n;
-}
-
 static void count(struct cast_decay *decay, u32 i, u32 p, bool hit)
 {
 	const struct cast_pages *pages = decay->sim[0].pages;
@@ -101,13 +106,13 @@ static void count(struct cast_decay *decay, u32 i, u32 p, bool hit)
 	if (!cast_first_in_tick(decay->seen[i], pages->page[p].block,
 				pages->now))
 		return;
-	if (hit)
+	if (hit) {
 		decay->better[i]++;
-	else
+		decay->sum[i]++;
+	} else {
 		decay->worse[i]++;
-	if (decay->better[i] + decay->worse[i] > MOST) {
-		decay->better[i] /= 2;
-		decay->worse[i] /= 2;
+		if (decay->sum[i])
+			decay->sum[i]--;
 	}
 }
 
@@ -133,22 +138,11 @@ bool cast_decay_access(struct cast_decay *decay, u32 p, bool recorded)
 
 bool cast_decay_choose(struct cast_decay *decay)
 {
-	u64 best_d2 = 0, best_n = 1;
 	u32 i, best = 0;
 
-	for (i = 1; i < CAST_DECAYS; i++) {
-		s64 d = (s64)decay->better[i] - decay->worse[i];
-		u32 n = decay->better[i] + decay->worse[i];
-
-		if (d <= 0 || !cast_is_evidence(d, n))
-			continue;
-		/* The largest d^2 / n. */
-		if (d * d * best_n > best_d2 * n) {
-			best_d2 = d * d;
-			best_n = n;
+	for (i = 1; i < CAST_DECAYS; i++)
+		if (decay->sum[i] >= max(decay->enough, decay->sum[best] + 1))
 			best = i;
-		}
-	}
 	if (!best)
 		return false;
 	cast_sim_copy(&decay->sim[0], &decay->sim[best]);

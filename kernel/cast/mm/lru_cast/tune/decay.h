@@ -1,8 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
  * The decay controller: nine simulated caches, at the present decay and at 1,
- * 2, 4 and 8 steps from it. One that misses less, by a sign test on the
- * accesses where it and the present one disagree, is the new centre.
+ * 2, 4 and 8 steps from it. Of the accesses where another and the present one
+ * disagree a cumulative sum is kept for each (Page, Biometrika 41, 1954): one
+ * up where it alone hits, one down where it alone misses, never below 0. The
+ * one whose sum gets to a threshold is the new centre. What spoke for the
+ * present decay in the past is no weight in the sum: requests change their
+ * nature within a conversation, and the wrong decay costs more the longer it
+ * is kept than several moves too many do.
  */
 #ifndef _LRU_CAST_DECAY_H
 #define _LRU_CAST_DECAY_H
@@ -18,6 +23,8 @@ struct cast_decay {
 	struct cast_sim sim[CAST_DECAYS];	/* the centre is first */
 	u32 better[CAST_DECAYS];	/* it hit, the centre missed */
 	u32 worse[CAST_DECAYS];
+	u32 sum[CAST_DECAYS];
+	u32 enough;			/* of a sum */
 	u32 seen[CAST_DECAYS][CAST_SEEN];
 	u32 moves;
 };
@@ -27,6 +34,8 @@ void cast_decay_exit(struct cast_decay *decay);
 void cast_decay_clear(struct cast_decay *decay);
 void cast_decay_set_size(struct cast_decay *decay, u32 capacity,
 			 u32 w_permille);
+/* Memory has room for so many blocks of the sample. */
+void cast_decay_set_blocks(struct cast_decay *decay, u32 blocks);
 /* Re-centres at @le, and forgets what was counted. */
 void cast_decay_set_le(struct cast_decay *decay, u32 le);
 
@@ -49,7 +58,5 @@ void cast_decay_drop(struct cast_decay *decay, u32 p);
  * has: true for the first of @block within the tick.
  */
 bool cast_first_in_tick(u32 seen[CAST_SEEN], u32 block, u32 now);
-/* A sign test: whether @n events, @d more for than against, are evidence. */
-bool cast_is_evidence(s64 d, u32 n);
 
 #endif /* _LRU_CAST_DECAY_H */

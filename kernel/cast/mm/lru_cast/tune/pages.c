@@ -148,7 +148,7 @@ bool cast_pages_read(struct cast_pages *pages, u32 p)
 	if (!page->homes && page->cnt &&
 	    pages->now - page->left > CAST_HISTORY_TICKS)
 		page->cnt = 0;
-	if (page->cnt && !gap)
+	if (!gap && page->cnt >= 2 && !page->g1)
 		return false;
 	page->g2 = page->cnt >= 2 ? page->g1 : 0;
 	page->g1 = page->cnt ? cast_gap_class(gap) : 0;
@@ -157,10 +157,16 @@ bool cast_pages_read(struct cast_pages *pages, u32 p)
 	return true;
 }
 
-void cast_pages_pass(struct cast_pages *pages)
+void cast_pages_set_capacity(struct cast_pages *pages, u32 capacity)
 {
-	if (++pages->intake < pages->step)
+	pages->step = max(1U, capacity / 4) * CAST_PARTS;
+}
+
+void cast_pages_pass(struct cast_pages *pages, u32 parts)
+{
+	pages->intake += parts;
+	if (pages->intake < pages->step)
 		return;
-	pages->intake = 0;
+	pages->intake -= pages->step;
 	pages->now++;
 }

@@ -33,8 +33,8 @@ struct cast_pages {
 	u32 used;
 	u32 hand;	/* where to look for a ghost to forget */
 	u32 now;	/* tick */
-	u32 step;	/* pages a tick */
-	u32 intake;	/* pages since the last */
+	u32 step;	/* a tick's pages, in parts of a page */
+	u32 intake;	/* since the last tick, likewise */
 	u64 forgotten;	/* ghosts that were still of use */
 };
 
@@ -53,7 +53,9 @@ void cast_pages_drop(struct cast_pages *pages, u32 p);
 
 /* A read, now. False if it adds nothing: within the tick of the last. */
 bool cast_pages_read(struct cast_pages *pages, u32 p);
-/* A page more was taken in; @step of them make a tick. */
-void cast_pages_pass(struct cast_pages *pages);
+/* Room for @capacity pages: a quarter of them make a tick. */
+void cast_pages_set_capacity(struct cast_pages *pages, u32 capacity);
+/* A page more was taken in, which adds so many parts of one to the time. */
+void cast_pages_pass(struct cast_pages *pages, u32 parts);
 
 #endif /* _LRU_CAST_PAGES_H */

@@ -154,7 +154,7 @@ static void follow_size(struct cast_control *control)
 							threshold * 2 + 1);
 		capacity = sampled_of(pages);
 	}
-	cast_control_set_capacity(control, capacity);
+	cast_control_set_capacity(control, capacity, capacity / BLOCK_PAGES);
 }
 
 /* As an id, a page's hash is its block's, with its own place in the block. */

@@ -204,6 +204,7 @@ static void left(struct cast_sim *sim, u32 p)
 
 	page->homes--;
 	page->left = sim->pages->now;
+	sim->parts = page->cnt <= 1 ? CAST_PARTS_ONCE : CAST_PARTS;
 }
 
 /* W's oldest against M's lowest: as cast_newcomer_goes(). */
@@ -246,6 +247,7 @@ static void evict(struct cast_sim *sim)
 void cast_sim_take(struct cast_sim *sim, u32 p)
 {
 	sim->misses++;
+	sim->parts = CAST_PARTS_ROOM;
 	if (sim->nr_w + sim->nr_m < sim->capacity) {
 		/* While memory fills, what W has no share for is M's. */
 		if (sim->nr_w >= sim->w_capacity)

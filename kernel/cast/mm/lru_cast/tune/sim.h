@@ -19,6 +19,7 @@ struct cast_sim {
 	u32 order;		/* entries into M so far */
 	u32 nr_w, w_first;	/* a ring: the oldest is first */
 	u32 nr_m;
+	u32 parts;		/* that what was taken in last adds to the time */
 	u64 misses;		/* since the counts were last cleared */
 	u16 *where;		/* by page: place in the heap, or as below */
 	u16 *w;

@@ -117,10 +117,10 @@ static int show_decay(char *buf, int at, const struct cast_decay *decay)
 		if (i == CAST_DECAYS)
 			continue;
 		at += sysfs_emit_at(buf, at,
-				    "file decay %u misses %llu better %u worse %u%s\n",
+				    "file decay %u misses %llu better %u worse %u sum %u%s\n",
 				    le, decay->sim[i].misses,
 				    decay->better[i], decay->worse[i],
-				    i ? "" : " now");
+				    decay->sum[i], i ? "" : " now");
 	}
 	return at;
 }

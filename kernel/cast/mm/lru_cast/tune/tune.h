@@ -20,6 +20,9 @@ struct folio;
 #define CAST_W_START		100
 #define CAST_W_MIN		10
 #define CAST_W_MAX		800
+/* How far the controller goes: outside there is little to gain and much to lose. */
+#define CAST_W_AUTO_MIN		25
+#define CAST_W_AUTO_MAX		300
 
 enum cast_event_kind {
 	CAST_EV_READ,	/* a read that its state word recorded */

@@ -10,6 +10,8 @@
 #define ASIDE_PERMILLE	100
 #define STEP_PERMILLE	25
 #define STEP_TICKS	16U
+/* A test of fewer disagreements says nothing. */
+#define FEWEST		32U
 
 int cast_wshare_init(struct cast_wshare *w, struct cast_pages *pages)
 {
@@ -34,7 +36,7 @@ void cast_wshare_exit(struct cast_wshare *w)
 
 static u32 within(s32 w_permille)
 {
-	return clamp_t(s32, w_permille, CAST_W_MIN, CAST_W_MAX);
+	return clamp_t(s32, w_permille, CAST_W_AUTO_MIN, CAST_W_AUTO_MAX);
 }
 
 void cast_wshare_set_size(struct cast_wshare *w, u32 capacity)
@@ -114,6 +116,12 @@ void cast_wshare_access(struct cast_wshare *w, u32 p, bool recorded)
 	else
 		w->for_smaller++;
 	w->in_tick += large ? 1 : -1;
+}
+
+bool cast_is_evidence(s64 d, u32 n)
+{
+	/* d / sqrt(n) >= 2 */
+	return n >= FEWEST && d * d >= 4 * (s64)n;
 }
 
 static bool is_evidence(const struct cast_wshare *w, s64 d)

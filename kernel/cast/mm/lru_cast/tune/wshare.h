@@ -2,7 +2,8 @@
 /*
  * The controller of W's share: two simulated caches, whose W is 10 % of the
  * type's pages smaller and larger than the present one. The share moves by
- * a step when the evidence gathered since the last step says where to.
+ * a step when a sign test on where they disagree, gathered since the last
+ * step, says where to.
  *
  * A scan speaks for a small W as long as it lasts and what comes after it for
  * a large one: so the deviation is that of the differences from tick to tick,
@@ -40,5 +41,8 @@ void cast_wshare_access(struct cast_wshare *w, u32 p, bool recorded);
 /* Moves the share if there is evidence. True if it moved. */
 bool cast_wshare_choose(struct cast_wshare *w);
 void cast_wshare_drop(struct cast_wshare *w, u32 p);
+
+/* The sign test: whether @n events, @d more for than against, are evidence. */
+bool cast_is_evidence(s64 d, u32 n);
 
 #endif /* _LRU_CAST_WSHARE_H */
