@@ -53,7 +53,7 @@ def main():
         lines.append(f"| {'patched' if tree == 'cast' else 'stock'}, {policy} | " + " | ".join(cells_of) + " |")
     path = records.path.with_suffix(".md")
     path.write_text("\n".join(lines) + "\n")
-    print(f"written: {path.relative_to(guest.ROOT)}")
+    print(f"written: {path}")
     return 0
 
 

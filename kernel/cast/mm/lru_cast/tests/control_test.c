@@ -168,7 +168,7 @@ static void control_follows_a_change(struct kunit *test)
 	free_control(control);
 }
 
-/* Two standard deviations of 32 events at least; a block's are one a tick. */
+/* Two standard deviations of 32 events at least; a block's are one a round. */
 static void control_evidence(struct kunit *test)
 {
 	u32 *seen = kcalloc(CAST_SEEN, sizeof(*seen), GFP_KERNEL);
@@ -180,10 +180,10 @@ static void control_evidence(struct kunit *test)
 	KUNIT_EXPECT_FALSE(test, cast_is_evidence(19, 100));
 	KUNIT_EXPECT_TRUE(test, cast_is_evidence(-20, 100));
 
-	KUNIT_EXPECT_TRUE(test, cast_first_in_tick(seen, 7, 600));
-	KUNIT_EXPECT_FALSE(test, cast_first_in_tick(seen, 7, 600));
-	KUNIT_EXPECT_TRUE(test, cast_first_in_tick(seen, 8, 600));
-	KUNIT_EXPECT_TRUE(test, cast_first_in_tick(seen, 7, 601));
+	KUNIT_EXPECT_TRUE(test, cast_first_in_round(seen, 7, 600));
+	KUNIT_EXPECT_FALSE(test, cast_first_in_round(seen, 7, 600));
+	KUNIT_EXPECT_TRUE(test, cast_first_in_round(seen, 8, 600));
+	KUNIT_EXPECT_TRUE(test, cast_first_in_round(seen, 7, 601));
 	kfree(seen);
 }
 

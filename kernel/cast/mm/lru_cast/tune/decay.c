@@ -88,10 +88,10 @@ void cast_decay_set_size(struct cast_decay *decay, u32 capacity,
 		cast_sim_set_size(&decay->sim[i], capacity, w_permille);
 }
 
-bool cast_first_in_tick(u32 seen[CAST_SEEN], u32 block, u32 now)
+bool cast_first_in_round(u32 seen[CAST_SEEN], u32 block, u32 round)
 {
 	u32 *last = &seen[cast_hash32(block) & (CAST_SEEN - 1)];
-	u32 this = cast_hash32(block) ^ now;
+	u32 this = cast_hash32(block) ^ round;
 
 	if (*last == this)
 		return false;
@@ -103,8 +103,8 @@ static void count(struct cast_decay *decay, u32 i, u32 p, bool hit)
 {
 	const struct cast_pages *pages = decay->sim[0].pages;
 
-	if (!cast_first_in_tick(decay->seen[i], pages->page[p].block,
-				pages->now))
+	if (!cast_first_in_round(decay->seen[i], pages->page[p].block,
+				 pages->round))
 		return;
 	if (hit) {
 		decay->better[i]++;

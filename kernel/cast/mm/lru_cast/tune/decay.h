@@ -55,8 +55,8 @@ void cast_decay_drop(struct cast_decay *decay, u32 p);
 
 /*
  * An expert, or a run that is read ahead, is one event however many pages it
- * has: true for the first of @block within the tick.
+ * has: true for the first of @block within the round.
  */
-bool cast_first_in_tick(u32 seen[CAST_SEEN], u32 block, u32 now);
+bool cast_first_in_round(u32 seen[CAST_SEEN], u32 block, u32 round);
 
 #endif /* _LRU_CAST_DECAY_H */

@@ -41,6 +41,8 @@ void cast_pages_clear(struct cast_pages *pages)
 	pages->now = CAST_TICK_FIRST;
 	pages->step = 1;
 	pages->intake = 0;
+	pages->round = 1;
+	pages->taken = 0;
 	pages->forgotten = 0;
 }
 
@@ -164,6 +166,10 @@ void cast_pages_set_capacity(struct cast_pages *pages, u32 capacity)
 
 void cast_pages_pass(struct cast_pages *pages, u32 parts)
 {
+	if (++pages->taken >= pages->step / CAST_PARTS) {
+		pages->taken = 0;
+		pages->round++;
+	}
 	pages->intake += parts;
 	if (pages->intake < pages->step)
 		return;

@@ -35,6 +35,8 @@ struct cast_pages {
 	u32 now;	/* tick */
 	u32 step;	/* a tick's pages, in parts of a page */
 	u32 intake;	/* since the last tick, likewise */
+	u32 round;	/* a quarter of the capacity, whatever made room */
+	u32 taken;	/* pages since the last round */
 	u64 forgotten;	/* ghosts that were still of use */
 };
 

@@ -104,7 +104,7 @@ void cast_wshare_access(struct cast_wshare *w, u32 p, bool recorded)
 	bool large = access(&w->larger, p, recorded);
 
 	if (small == large ||
-	    !cast_first_in_tick(w->seen, pages->page[p].block, pages->now))
+	    !cast_first_in_round(w->seen, pages->page[p].block, pages->round))
 		return;
 	if (w->tick != pages->now) {
 		w->squares += w->in_tick * w->in_tick;
