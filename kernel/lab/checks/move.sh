@@ -3,5 +3,5 @@
 # Folios that move, join and split while CAST decides: compaction, migration between two nodes,
 # huge pages, memory that goes offline. See guest/move.
 . kernel/lab/checks/host/common.bash
-MEM=${MEM:-768} boot_check "$(debug_kernel)" move "${SECONDS_OF_LOAD:-60}" numa=fake=2 \
-	movablecore=448M
+MEM=${MEM:-512} boot_check "$(debug_kernel)" move "${SECONDS_OF_LOAD:-30}" numa=fake=2 \
+	movablecore=320M

@@ -145,7 +145,6 @@ int main(int argc, char **argv)
 	if (argc != 5 && argc != 6)
 		return 2;
 	pages = strtoull(argv[2], NULL, 0) * (1UL << 20) / PAGE;
-	end = now() + strtod(argv[3], NULL);
 	draw_seed(strtoull(argv[4], NULL, 0));
 	if (argc == 6)
 		anonymous = strtoull(argv[5], NULL, 0);
@@ -155,6 +154,7 @@ int main(int argc, char **argv)
 		fail("FAIL %s", argv[1]);
 	for (page = 0; page < pages; page += RUN_PAGES)
 		write_run(page, pages - page < RUN_PAGES ? pages - page : RUN_PAGES);
+	end = now() + strtod(argv[3], NULL);
 	while (now() < end && !bad)
 		one_operation();
 

@@ -169,7 +169,6 @@ int main(int argc, char **argv)
 	if (argc != 5)
 		return 2;
 	own.pages = file.pages = strtoull(argv[2], NULL, 0) * (1UL << 20) / PAGE;
-	end = now() + strtod(argv[3], NULL);
 	draw_seed(strtoull(argv[4], NULL, 0));
 	own.generation = calloc(own.pages, sizeof(uint32_t));
 	file.generation = calloc(file.pages, sizeof(uint32_t));
@@ -182,6 +181,7 @@ int main(int argc, char **argv)
 	madvise(own.at, own.pages * PAGE, MADV_HUGEPAGE);
 	madvise(file.at, file.pages * PAGE, MADV_HUGEPAGE);
 	write_pages(&own, 0, own.pages);
+	end = now() + strtod(argv[3], NULL);
 	while (now() < end && !bad)
 		one_operation(draw(2) ? &own : &file);
 	read_pages(&own, 0, own.pages);
