@@ -1,8 +1,19 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: GPL-2.0-only
-# Configurations that nobody boots: mm/ builds without MGLRU, cgroups, swap and huge pages, and
-# mm/ and fs/ without CAST; then they are the same code as of the tree without the patch.
+# Configurations that nobody boots: without MGLRU, cgroups, swap and huge pages CAST and what
+# calls it build; without CAST they are the same code as of the tree without the patch. WHOLE=1
+# takes all of mm/ and fs/ instead of the objects that the hooks and their headers reach.
 . kernel/lab/checks/host/common.bash
+
+reached=(mm/{compaction,filemap,gup,madvise,memory,migrate,mlock,mmap,mmu_gather,mprotect}.o
+	mm/{mremap,page-writeback,page_alloc,pgtable-generic,readahead,rmap,swap,vmscan}.o
+	mm/{vmstat,workingset,mmzone}.o fs/{mpage,splice}.o fs/proc/task_mmu.o)
+cgroups=mm/memcontrol.o
+huge="mm/huge_memory.o mm/khugepaged.o"
+cast=mm/lru_cast/
+if [ "${WHOLE:-}" = 1 ]; then
+	reached=(mm/ fs/) cgroups='' huge='' cast=''
+fi
 
 BASE=(kernel/lab/configs/common.config kernel/lab/configs/x86.config)
 
@@ -39,19 +50,19 @@ same_objects() { # OUT OUT
 			say "differs: $object"
 		fi
 	done < <(cd "$1" && find mm fs -name '*.o' ! -name 'built-in*' | sort)
-	[ "$same" -gt 50 ] || die "only $same objects to compare"
+	[ "$same" -ge 26 ] || die "only $same objects to compare"
 	echo "OK without LRU_CAST: $same objects of mm/ and fs/ are the same, $differ differ"
 	[ "$differ" = 0 ]
 }
 
-build cast no-cast "mm/ fs/" LRU_CAST
-build stock no-cast "mm/ fs/"
+build cast no-cast "${reached[*]} $cgroups $huge" LRU_CAST
+build stock no-cast "${reached[*]} $cgroups $huge"
 same_objects "$LAB/build/stock-no-cast" "$LAB/build/cast-no-cast"
-build cast no-gen mm/ LRU_GEN LRU_GEN_WALKS_MMU
+build cast no-gen "${reached[*]} $cgroups $huge $cast" LRU_GEN LRU_GEN_WALKS_MMU
 echo "OK builds without LRU_GEN"
-build cast no-memcg mm/ MEMCG
+build cast no-memcg "${reached[*]} $huge $cast" MEMCG
 echo "OK builds without MEMCG"
-build cast no-swap mm/ SWAP ZRAM ZSMALLOC
+build cast no-swap "${reached[*]} $cgroups $huge $cast" SWAP ZRAM ZSMALLOC
 echo "OK builds without SWAP"
-build cast no-thp mm/ TRANSPARENT_HUGEPAGE
+build cast no-thp "${reached[*]} $cgroups $cast" TRANSPARENT_HUGEPAGE
 echo "OK builds without TRANSPARENT_HUGEPAGE"

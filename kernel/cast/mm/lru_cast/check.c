@@ -18,7 +18,7 @@
 #include "switch.h"
 
 struct tally {
-	unsigned long lists, pages;
+	unsigned long lists, pages, lruvecs;
 	unsigned long wrong_size;	/* lists that are not as long as counted */
 	unsigned long wrong_flags;	/* folios whose flags name another list */
 	unsigned long wrong_owner;	/* M's without the tag, or others with it */
@@ -76,19 +76,23 @@ static int check_lruvec(struct lruvec *lruvec, int nid)
 		return 0;
 	check_list(lruvec, cl->list[WORKINGSET_FILE], LRU_INACTIVE_FILE);
 	check_list(lruvec, cl->list[WORKINGSET_FILE], LRU_ACTIVE_FILE);
+	tally.lruvecs++;
 	return 0;
 }
 
 static int check_show(struct seq_file *m, void *unused)
 {
 	int err = cast_for_each_lruvec_on(check_lruvec, &tally, sizeof(tally));
+	unsigned int tags, shared;
 
 	if (err)
 		return err;
-	seq_printf(m, "lists %lu pages %lu wrong-size %lu wrong-flags %lu wrong-owner %lu unmarked %lu isolated %lu\n",
+	tags = cast_tags_given(&shared);
+	seq_printf(m, "lists %lu pages %lu wrong-size %lu wrong-flags %lu wrong-owner %lu unmarked %lu isolated %lu lruvecs %lu tags %u shared %u\n",
 		   tally.lists, tally.pages, tally.wrong_size,
 		   tally.wrong_flags, tally.wrong_owner, tally.unmarked,
-		   global_node_page_state(NR_ISOLATED_FILE));
+		   global_node_page_state(NR_ISOLATED_FILE), tally.lruvecs,
+		   tags, shared);
 	return 0;
 }
 DEFINE_SHOW_ATTRIBUTE(check);

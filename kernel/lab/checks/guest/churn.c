@@ -1,24 +1,22 @@
 // SPDX-License-Identifier: GPL-2.0-only
 /*
- * churn FILE MIB SECONDS SEED: does to a file's pages whatever takes them onto and off the
- * lists, and checks every page it reads. The file's content is known: each page says which
- * page it is and how often it was rewritten. In the end all of it is read back from the disk.
+ * churn FILE MIB SECONDS SEED [ANONYMOUS_MIB]: does to a file's pages whatever takes them onto
+ * and off the lists, and checks every page it reads. The file's content is known: each page
+ * says which page it is and how often it was rewritten. In the end all of it is read back from
+ * the disk.
  */
 #define _GNU_SOURCE
-#include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 #include <unistd.h>
 
-#define PAGE 4096UL
+#include "common.h"
+
 #define RUN_PAGES 64UL		/* of one operation, at most */
-#define TAIL 0x9e3779b97f4a7c15ULL
 #define HOT_PART 8		/* most reads are of this part of the file */
 
 #ifndef MADV_COLD
@@ -27,72 +25,35 @@
 #endif
 
 static int fd;
-static uint64_t pages, checked, bad, ops;
+static uint64_t pages, ops;
+static uint64_t anonymous = 8;	/* MiB of memory of its own, at most */
 static uint32_t *generation;	/* of each page; 0: a hole */
 static uint64_t buffer[RUN_PAGES * PAGE / sizeof(uint64_t)];
-static uint64_t random_state;
-
-static void fail(const char *format, ...)
-{
-	va_list args;
-
-	va_start(args, format);
-	vprintf(format, args);
-	va_end(args);
-	printf(": %s\n", strerror(errno));
-	exit(1);
-}
-
-/* xorshift64* (Vigna, 2014) */
-static uint64_t draw(uint64_t below)
-{
-	random_state ^= random_state >> 12;
-	random_state ^= random_state << 25;
-	random_state ^= random_state >> 27;
-	return (random_state * 0x2545f4914f6cdd1dULL >> 16) % below;
-}
-
-static void check_page(const volatile uint64_t *words, uint64_t page)
-{
-	uint64_t head = generation[page] ? page << 32 | generation[page] : 0;
-	uint64_t tail = generation[page] ? head ^ TAIL : 0;
-
-	checked++;
-	if (words[0] == head && words[PAGE / 8 - 1] == tail)
-		return;
-	if (!bad++)
-		printf("CHURN page %" PRIu64 " is %#" PRIx64 " %#" PRIx64 ", not %#" PRIx64 "\n",
-		       page, words[0], words[PAGE / 8 - 1], head);
-}
 
 static void read_run(uint64_t page, uint64_t count)
 {
 	uint64_t i;
 
 	if (pread(fd, buffer, count * PAGE, page * PAGE) != (ssize_t)(count * PAGE))
-		fail("CHURN pread of page %" PRIu64, page);
+		fail("FAIL pread of page %" PRIu64, page);
 	for (i = 0; i < count; i++)
-		check_page(buffer + i * PAGE / 8, page + i);
+		check_page(buffer + i * PAGE / 8, page + i, generation[page + i]);
 }
 
 static void write_run(uint64_t page, uint64_t count)
 {
-	uint64_t i, *words;
+	uint64_t i;
 
-	for (i = 0; i < count; i++) {
-		words = buffer + i * PAGE / 8;
-		generation[page + i]++;
-		words[0] = (page + i) << 32 | generation[page + i];
-		words[PAGE / 8 - 1] = words[0] ^ TAIL;
-	}
+	for (i = 0; i < count; i++)
+		stamp(buffer + i * PAGE / 8, page + i, ++generation[page + i]);
 	if (pwrite(fd, buffer, count * PAGE, page * PAGE) != (ssize_t)(count * PAGE))
-		fail("CHURN pwrite of page %" PRIu64, page);
+		fail("FAIL pwrite of page %" PRIu64, page);
 }
 
 static void punch_run(uint64_t page, uint64_t count)
 {
 	if (fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, page * PAGE, count * PAGE))
-		fail("CHURN fallocate");
+		fail("FAIL fallocate");
 	memset(generation + page, 0, count * sizeof(*generation));
 }
 
@@ -105,10 +66,11 @@ static void map_run(uint64_t page, uint64_t count)
 
 	map = mmap(NULL, count * PAGE, PROT_READ, MAP_SHARED, fd, page * PAGE);
 	if (map == MAP_FAILED)
-		fail("CHURN mmap");
+		fail("FAIL mmap");
 	madvise(map, count * PAGE, advice[draw(3)]);
 	for (i = 0; i < count; i++)
-		check_page((uint64_t *)(map + i * PAGE), page + i);
+		check_page((uint64_t *)(map + i * PAGE), page + i,
+			   generation[page + i]);
 	/* A run that is locked, given up, or written out by its own process. */
 	if (after == 0) {
 		mlock(map, count * PAGE);
@@ -123,10 +85,13 @@ static void map_run(uint64_t page, uint64_t count)
 
 static void anonymous_run(void)
 {
-	size_t size = (1 + draw(8)) << 20, at;
-	unsigned char *memory = mmap(NULL, size, PROT_READ | PROT_WRITE,
-				     MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	unsigned char *memory;
+	size_t size, at;
 
+	if (!anonymous)
+		return;
+	size = (1 + draw(anonymous)) << 20;
+	memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (memory == MAP_FAILED)
 		return;
 	for (at = 0; at < size; at += PAGE)
@@ -172,30 +137,24 @@ static void one_operation(void)
 	ops++;
 }
 
-static double now(void)
-{
-	struct timespec time;
-
-	clock_gettime(CLOCK_MONOTONIC, &time);
-	return time.tv_sec + time.tv_nsec * 1e-9;
-}
-
 int main(int argc, char **argv)
 {
 	uint64_t page;
 	double end;
 
-	if (argc != 5)
+	if (argc != 5 && argc != 6)
 		return 2;
 	pages = strtoull(argv[2], NULL, 0) * (1UL << 20) / PAGE;
-	end = now() + strtod(argv[3], NULL);
-	random_state = strtoull(argv[4], NULL, 0) * 2 + 1;
+	draw_seed(strtoull(argv[4], NULL, 0));
+	if (argc == 6)
+		anonymous = strtoull(argv[5], NULL, 0);
 	generation = calloc(pages, sizeof(*generation));
 	fd = open(argv[1], O_RDWR | O_CREAT | O_TRUNC, 0600);
 	if (fd < 0 || !generation)
-		fail("CHURN %s", argv[1]);
+		fail("FAIL %s", argv[1]);
 	for (page = 0; page < pages; page += RUN_PAGES)
 		write_run(page, pages - page < RUN_PAGES ? pages - page : RUN_PAGES);
+	end = now() + strtod(argv[3], NULL);
 	while (now() < end && !bad)
 		one_operation();
 

@@ -34,23 +34,24 @@ unsigned long cast_stat_read(enum cast_stat stat)
 /* --- owner tags --- */
 
 /*
- * Several lists may share a tag: it only narrows a sweep, every candidate is
- * checked against its folio. The least used is given out.
+ * A list whose tag is its own finds its M by the words alone. There are fewer
+ * tags than a machine may have lists: those that come too late have the last
+ * one together. By it a sweep would meet words that count another lruvec's
+ * ticks, so they are never swept: see cast_tag_shared().
  */
 static DEFINE_SPINLOCK(tags_lock);
 static unsigned int tag_users[CAST_TAG_MASK + 1];
 
 static u32 tag_get(void)
 {
-	u32 tag, best = 1;
+	u32 tag = 1;
 
 	spin_lock(&tags_lock);
-	for (tag = 2; tag <= CAST_TAG_MASK; tag++)
-		if (tag_users[tag] < tag_users[best])
-			best = tag;
-	tag_users[best]++;
+	while (tag < CAST_TAG_SHARED && tag_users[tag])
+		tag++;
+	tag_users[tag]++;
 	spin_unlock(&tags_lock);
-	return best;
+	return tag;
 }
 
 static void tag_put(u32 tag)
@@ -58,6 +59,19 @@ static void tag_put(u32 tag)
 	spin_lock(&tags_lock);
 	tag_users[tag]--;
 	spin_unlock(&tags_lock);
+}
+
+unsigned int cast_tags_given(unsigned int *shared)
+{
+	unsigned int given = 0;
+	u32 tag;
+
+	spin_lock(&tags_lock);
+	for (tag = 1; tag <= CAST_TAG_MASK; tag++)
+		given += tag_users[tag];
+	*shared = tag_users[CAST_TAG_SHARED];
+	spin_unlock(&tags_lock);
+	return given;
 }
 
 /* --- where M lies --- */

@@ -22,6 +22,8 @@
 #define CAST_BLOCKS		256U
 /* Of the histogram that the quantile is read from: 16 bins an octave. */
 #define CAST_BINS		256U
+/* The owner tag of all lists for which no other was left. */
+#define CAST_TAG_SHARED		CAST_TAG_MASK
 
 struct cast_candidate {
 	u64 rank;		/* cast_rank(), of the tick that it was swept at */
@@ -120,6 +122,15 @@ void cast_lruvec_reset(struct lruvec *lruvec);
 unsigned long cast_list_pages(struct lruvec *lruvec, enum lru_list lru);
 /* Pages of the types that CAST owns. */
 unsigned long cast_lruvec_pages(struct lruvec *lruvec);
+
+/* Whether other lists may have this one's tag too: then M is read by its list. */
+static inline bool cast_tag_shared(const struct cast_list *list)
+{
+	return list->tag == CAST_TAG_SHARED;
+}
+
+/* Tags held by lists, a shared one as often as it is; @shared: that one alone. */
+unsigned int cast_tags_given(unsigned int *shared);
 
 /* A frame enters M: under lru_lock. */
 void cast_list_own(struct cast_list *list, unsigned long pfn);

@@ -296,14 +296,14 @@ static void sweep_words(struct sweep *s)
 
 /*
  * M's folios from its list, that is in no order, the ones looked at going to
- * the other end. As many as a sweep reads words.
+ * the other end. As many as a sweep reads words, or all for a full turn.
  */
 static void walk_list(struct sweep *s, struct lruvec *lruvec, bool file)
 {
 	struct list_head *head = &lruvec->lists[file * LRU_FILE + LRU_ACTIVE];
 	long left = cast_list_pages(lruvec, file * LRU_FILE + LRU_ACTIVE);
 
-	if (left <= WALK_PAGES)
+	if (s->full || left <= WALK_PAGES)
 		s->list->turn_tick = s->now;
 	else
 		left = WALK_PAGES;
@@ -362,7 +362,7 @@ void cast_sweep(struct lruvec *lruvec, struct cast_lruvec *cl, bool file)
 	if (list->pass_le != s.le)
 		list->has_quantile = false;
 	quantile_load(&s);
-	if (!s.full && is_sparse(lruvec, list, file))
+	if (cast_tag_shared(list) || (!s.full && is_sparse(lruvec, list, file)))
 		walk_list(&s, lruvec, file);
 	else
 		sweep_words(&s);
