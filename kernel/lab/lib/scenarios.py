@@ -3,6 +3,7 @@
 
 import json
 import subprocess
+import threading
 from pathlib import Path
 
 from guest import LAB, ROOT
@@ -49,11 +50,17 @@ def program(scenario, seed, *more):
     return json.loads(done.stdout)
 
 
+LISTS, LISTS_LOCK = {}, threading.Lock()
+
+
 def access_list(scenario, seed):
-    """The list's path, and what its maker says of it."""
+    """The list's path, and what its maker says of it; made once a run, as cells share it."""
     path = LAB / "lists" / f"{scenario}-{seed}"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return path, program(scenario, seed, "--out", path)
+    with LISTS_LOCK:
+        if path not in LISTS:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            LISTS[path] = program(scenario, seed, "--out", path)
+        return path, LISTS[path]
 
 
 def nominal(scenario, seed, capacity):
