@@ -46,21 +46,40 @@ def blocks():
 
 def load(fixture):
     """All tensors by name: (array, stored type); BF16 as the upper halves of F32."""
-    folder, tensors = f"{FIXTURES}/{fixture}", {}
+    folder, tensors = os.path.join(FIXTURES, fixture), {}
     for file in sorted(os.listdir(folder)):
         if not (file.startswith("model") and file.endswith(".safetensors")):
             continue
         path = f"{folder}/{file}"
         with open(path, "rb") as stream:
             size = int.from_bytes(stream.read(8), "little")
-            header, data = json.loads(stream.read(size)), stream.read()
+            header = json.loads(stream.read(size))
+        data = np.memmap(path, np.uint8, "r", offset=8 + size)
         for name, row in header.items():
             if name == "__metadata__":
                 continue
             raw = data[row["data_offsets"][0] : row["data_offsets"][1]]
-            kind = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16}[row["dtype"]]
+            kind = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16, "I32": np.int32, "I64": np.int64}[row["dtype"]]
             tensors[name] = (np.frombuffer(raw, kind).reshape(row["shape"]), row["dtype"])
-    return json.load(open(f"{folder}/config.json")), tensors
+    return json.load(open(f"{folder}/config.json")), unpacked(tensors)
+
+
+def unpacked(tensors):
+    """compressed-tensors' `pack-quantized` int4 (eight a word, the lowest first, 8 stands for 0) as F32; others as they are."""
+    out = {}
+    for name, tensor in tensors.items():
+        stem, ending = name.rsplit(".", 1)
+        if ending in ("weight_scale", "weight_shape"):
+            continue
+        if ending != "weight_packed":
+            out[name] = tensor
+            continue
+        scales = single(*tensors[f"{stem}.weight_scale"])
+        rows, columns = (int(size) for size in tensors[f"{stem}.weight_shape"][0])
+        codes = tensor[0].view(np.uint32)[:, :, None] >> np.arange(0, 32, 4, dtype=np.uint32) & 15
+        codes = codes.reshape(rows, -1)[:, :columns].astype(np.float32) - 8
+        out[f"{stem}.weight"] = (codes * np.repeat(scales, columns // scales.shape[1], axis=1), "F32")
+    return out
 
 
 def single(array, dtype):
@@ -78,11 +97,15 @@ RENAMED = {
 }
 
 
-def model(fixture, target, choose, split_max_tensors=0):
-    """A GGUF file of a fixture; `choose(name)` is the type of a matrix, `None` keeps the stored one."""
+def model(fixture, target, choose, split_max_tensors=0, describe=None):
+    """A GGUF file of a fixture or of another folder; `choose(name)` is the type of a matrix, `None` keeps the stored one,
+    `describe(writer, config)` adds metadata."""
     config, tensors = load(fixture)
-    writer = gguf.GGUFWriter(f"{OUT}/{target}.gguf", "qwen3moe", split_max_tensors=split_max_tensors)
-    writer.add_name(fixture)
+    out = os.path.join(OUT, f"{target}.gguf")
+    writer = gguf.GGUFWriter(out, "qwen3moe", split_max_tensors=split_max_tensors)
+    writer.add_name(os.path.basename(fixture))
+    if describe:
+        describe(writer, config)
     writer.add_block_count(config["num_hidden_layers"])
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
