@@ -12,6 +12,6 @@ for check in ${KASAN_CHECKS:-boot-off steady switch three tiny}; do
 	MEM=512 boot_check "$kernel" "$check" "$seconds" $parameter
 done
 say "kasan: move"
-MEM=768 boot_check "$kernel" move "$seconds" numa=fake=2 movablecore=480M
+MEM=1280 boot_check "$kernel" move "$seconds" numa=fake=2 movablecore=768M
 say "kasan: groups"
 MEM=512 boot_check "$kernel" groups "$seconds" groups=150 numa=fake=2
