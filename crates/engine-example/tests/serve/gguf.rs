@@ -14,6 +14,11 @@ fn greedy_text_from_gguf_is_the_reference_runs() {
     for (file, fixture) in [
         ("qwen3moe-bf16.gguf", "qwen3moe-bf16"),
         ("qwen3moe-edge-f16-00001-of-00008.gguf", "qwen3moe-edge-f16-sharded"),
+        ("deepseek-v3-f32.gguf", "deepseek-v3-f32"),
+        ("deepseek-v3-noqlora-f16.gguf", "deepseek-v3-noqlora-f16"),
+        ("deepseek-v3-noqlora-joint-f16.gguf", "deepseek-v3-noqlora-f16"),
+        ("deepseek-v3-bf16.gguf", "deepseek-v3-bf16-mtp"),
+        ("kimi-k2-bf16.gguf", "kimi-k2-bf16"),
     ] {
         let text = std::fs::read(data(&format!("fixtures/{fixture}/golden.json"))).unwrap();
         let golden: Value = serde_json::from_slice(&text).unwrap();
