@@ -145,23 +145,48 @@ impl SpineWeights {
         } else {
             let name = format!("{name}.weight");
             let weight = expect_shape(&name, self.need(&name)?, [rows, cols])?;
-            let bytes = weight.bytes.clone();
-            match weight.dtype {
-                Dtype::F32 => StoredData::F32(bytes),
-                Dtype::F16 => StoredData::F16(bytes),
-                Dtype::Bf16 => StoredData::Bf16(bytes),
-                Dtype::F8E4m3 => self.fp8(&name, bytes, rows, cols)?,
-                other => match block_type(other) {
-                    Some(kind) => StoredData::Blocks { kind, bytes },
-                    None => {
-                        let wanted =
-                            "F32, F16, BF16, F8_E4M3, Q8_0, Q4_0, Q4_K, Q5_K, Q6_K or MXFP4";
-                        return Err(mismatch(&name, wanted.to_owned(), weight));
-                    }
-                },
-            }
+            self.unpacked(&name, weight, rows, cols)?
         };
         StoredMatrix::new(name, rows, cols, data)
+    }
+
+    /// The tensor `{name}.weight`, `[count, rows, cols]`, as one matrix `[count · rows, cols]`.
+    ///
+    /// # Errors
+    /// As [`SpineWeights::matrix`].
+    pub fn stack(
+        &self,
+        name: &str,
+        [count, rows, cols]: [usize; 3],
+    ) -> Result<StoredMatrix, EngineError> {
+        let tensor_name = format!("{name}.weight");
+        let weight = expect_shape(&tensor_name, self.need(&tensor_name)?, [count, rows, cols])?;
+        let data = self.unpacked(&tensor_name, weight, count * rows, cols)?;
+        StoredMatrix::new(name, count * rows, cols, data)
+    }
+
+    /// A weight whose rows are stored whole.
+    fn unpacked(
+        &self,
+        name: &str,
+        weight: &StoredTensor,
+        rows: usize,
+        cols: usize,
+    ) -> Result<StoredData, EngineError> {
+        let bytes = weight.bytes.clone();
+        Ok(match weight.dtype {
+            Dtype::F32 => StoredData::F32(bytes),
+            Dtype::F16 => StoredData::F16(bytes),
+            Dtype::Bf16 => StoredData::Bf16(bytes),
+            Dtype::F8E4m3 => self.fp8(name, bytes, rows, cols)?,
+            other => match block_type(other) {
+                Some(kind) => StoredData::Blocks { kind, bytes },
+                None => {
+                    let wanted = "F32, F16, BF16, F8_E4M3, Q8_0, Q4_0, Q4_K, Q5_K, Q6_K or MXFP4";
+                    return Err(mismatch(name, wanted.to_owned(), weight));
+                }
+            },
+        })
     }
 
     fn int4(
@@ -226,10 +251,10 @@ impl SpineWeights {
     }
 }
 
-fn expect_shape<'a>(
+fn expect_shape<'a, const N: usize>(
     name: &str,
     tensor: &'a StoredTensor,
-    shape: [usize; 2],
+    shape: [usize; N],
 ) -> Result<&'a StoredTensor, EngineError> {
     if tensor.shape == shape {
         Ok(tensor)

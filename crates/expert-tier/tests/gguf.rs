@@ -1,7 +1,9 @@
 //! What a GGUF pool says of its experts and its model, against the case's own numbers.
 
-use expert_tier::pool::gguf::{Array, Metadata};
-use expert_tier::pool::{Dtype, Family, PartRole, PoolFormat, verify};
+use expert_tier::pack::{self, PackOptions, pack};
+use expert_tier::pool::gguf::{Array, Metadata, Value};
+use expert_tier::pool::packed::ALIGN;
+use expert_tier::pool::{Dtype, Extent, Family, Part, PartRole, PoolFormat, verify};
 use expert_tier::{Pool, Tier, TierConfig};
 use router_trace::{ExpertId, Route};
 use std::fs;
@@ -156,12 +158,61 @@ fn with_array(count: u64, present: usize) -> Vec<u8> {
     bytes
 }
 
+fn bytes_of(pool: &Pool, extent: Extent) -> Vec<u8> {
+    let bytes = fs::read(pool.path_of(extent.file)).unwrap();
+    bytes[extent.offset as usize..extent.end() as usize].to_vec()
+}
+
+/// Keys of the model, not of the file.
+fn said(pool: &Pool) -> Vec<(String, Value)> {
+    let metadata = Metadata::read(pool.gguf().unwrap().path()).unwrap();
+    let kept = |key: &&str| !key.starts_with("split.") && *key != "general.alignment";
+    let pairs = metadata.keys().filter(kept);
+    pairs.map(|key| (key.to_owned(), metadata.get(key).unwrap().clone())).collect()
+}
+
 #[test]
-fn packing_is_refused_before_anything_is_written() {
-    let pool = Pool::open(case("O12/mixed.gguf")).unwrap();
-    let error = expert_tier::pack::PoolSource::open(&pool).unwrap_err();
-    assert_eq!(error.kind(), "unsupported");
-    assert!(error.to_string().contains("mixed.gguf"), "{error}");
+fn packing_keeps_every_byte_and_what_the_file_says() {
+    for name in ["O12/mixed.gguf", "O12/one_layer_two_types.gguf", "O11/ok_metadata_only_first"] {
+        let dir = tempfile::tempdir().unwrap();
+        let out = dir.path().join("out");
+        let source = Pool::open(case(name)).unwrap();
+        let report = pack(&source, &out, &PackOptions::default(), |_| ()).unwrap();
+        assert_eq!(report.experts, source.layout().total_experts(), "{name}");
+        let packed = Pool::open(&out).unwrap();
+        assert_eq!(packed.format(), PoolFormat::Packed);
+        assert_eq!(packed.layout().total_experts(), source.layout().total_experts());
+        for (id, expert) in source.layout().iter() {
+            let twin = packed.layout().expert(id).unwrap();
+            assert_eq!((twin.extents.len(), twin.extents[0].offset % ALIGN), (1, 0));
+            assert_eq!(twin.parts.len(), expert.parts.len());
+            for (part, twin) in expert.parts.iter().zip(&twin.parts) {
+                let form = |part: &Part| (part.role, part.dtype, part.rows, part.cols);
+                assert_eq!(form(part), form(twin), "{name} {id}");
+                assert_eq!(bytes_of(&source, part.extent), bytes_of(&packed, twin.extent));
+            }
+        }
+        assert!(source.spine().keys().eq(packed.spine().keys()), "{name}");
+        for (tensor, twin) in source.spine().values().zip(packed.spine().values()) {
+            assert_eq!((&tensor.stored_name, tensor.dtype), (&twin.stored_name, twin.dtype));
+            assert_eq!(tensor.shape, twin.shape);
+            assert_eq!(bytes_of(&source, tensor.extent), bytes_of(&packed, twin.extent));
+        }
+        assert_eq!(said(&source), said(&packed), "{name}");
+        assert!(!said(&packed).is_empty(), "{name}");
+        let text = |pool: &Pool| pool.config().unwrap().text.clone();
+        assert_eq!(text(&source), text(&packed), "{name}");
+        assert!(pack::verify(&packed, |_, _| ()).unwrap().mismatches.is_empty());
+        // Any of its files is the pool, and readers of version 1 refuse it by that number.
+        assert_eq!(Pool::open(out.join("spine.gguf")).unwrap().layout(), packed.layout());
+        let index = fs::read_to_string(out.join("pool.json")).unwrap();
+        assert!(index.contains("\"version\":2,"), "{index}");
+        fs::write(out.join("pool.json"), index.replace("\"version\":2,", "\"version\":1,"))
+            .unwrap();
+        let wrong = Pool::open(&out).unwrap_err();
+        assert_eq!(wrong.kind(), "header-invalid");
+        assert!(wrong.to_string().contains("spine.gguf"), "{wrong}");
+    }
 }
 
 #[test]

@@ -1,9 +1,8 @@
 //! Latent attention over a compressed cache, without ever expanding it (DeepSeek-V2, 2024,
 //! section 2.1.3: the up-projections of keys and values are absorbed).
 //!
-//! A cached row is `[latent | rope]`. Of the up-projection `kv_b`, head `h` owns the rows
-//! `h·(nope + value)..`: first `nope` for keys (`K_h`), then `value` for values (`V_h`). With a
-//! query `[q | p]` of a head, `p` already rotated:
+//! A cached row is `[latent | rope]`. Head `h` has an up-projection for keys `K_h [nope, latent]`
+//! and one for values `V_h [value, latent]`. With a query `[q | p]` of a head, `p` already rotated:
 //!
 //! ```text
 //! score_t = scale · ([K_hᵀ q | p] · row_t)        out = V_h · Σ_t softmax(score)_t · latent_t
@@ -13,23 +12,26 @@
 //! every [`Isa`], for every thread count and every split of a prompt into passes.
 //!
 //! - `K_hᵀ q`: per column, `acc = fma(W[i], q[i], acc)` with `i` ascending, `W` as by
-//!   [`Matrix::row_to_f32`].
+//!   [`Matrix::row_to_f32`]; where the transpose is what is stored, its rows' products.
 //! - A score: sixteen lanes over whole steps of the row, added as the contract's tree, then the
 //!   columns left over one by one; the scale is on the query.
 //! - Softmax: our own exponential; the sum runs over sixteen lanes by position.
 //! - The weighted sum: per column, `fma` with positions ascending.
 
-use rayon::prelude::*;
+mod columns;
 
+use rayon::prelude::*;
+use std::ops::Range;
+
+use self::columns::Columns;
 use super::activation::exp;
 use super::isa::Work;
 use super::lanes::Lanes;
 use super::layout::{LANES, Layout, Prepared};
 use super::matmul::rows_per_job;
-use super::tile::{Brains, Halves, Singles};
-use super::tile::{DotRows, Element, padded};
+use super::tile::DotRows;
 use super::tokens::Tokens;
-use super::{Isa, Matrix, MatrixData, ScaleType};
+use super::{Isa, Matrix};
 
 /// Sizes of the heads of a latent attention.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -60,13 +62,58 @@ impl LatentHeads {
     }
 }
 
+/// The up-projections of keys and values, as files have them.
+#[derive(Clone, Copy, Debug)]
+pub enum LatentWeights<'a> {
+    /// `[heads · (nope + value), latent]`: of each head first the rows for keys, then for values.
+    Joint(&'a Matrix<'a>),
+    /// Apart, and absorbed into queries already.
+    Split {
+        /// Of each head the transpose: `[heads · latent, nope]`.
+        keys: &'a Matrix<'a>,
+        /// `[heads · value, latent]`.
+        values: &'a Matrix<'a>,
+    },
+}
+
+impl<'a> LatentWeights<'a> {
+    /// The matrix with the values' rows, and the first of head `h`.
+    fn values(self, heads: LatentHeads, h: usize) -> (&'a Matrix<'a>, usize) {
+        match self {
+            Self::Joint(matrix) => (matrix, h * (heads.nope + heads.value) + heads.nope),
+            Self::Split { values, .. } => (values, h * heads.value),
+        }
+    }
+
+    fn size_bytes(self) -> usize {
+        match self {
+            Self::Joint(matrix) => matrix.size_bytes(),
+            Self::Split { keys, values } => keys.size_bytes() + values.size_bytes(),
+        }
+    }
+
+    fn check(self, heads: LatentHeads) {
+        let LatentHeads { heads, nope, value, latent, .. } = heads;
+        let shape = |matrix: &Matrix<'_>| [matrix.rows(), matrix.cols()];
+        match self {
+            Self::Joint(matrix) => {
+                assert_eq!(shape(matrix), [heads * (nope + value), latent], "keys and values");
+            }
+            Self::Split { keys, values } => {
+                assert_eq!(shape(keys), [heads * latent, nope], "keys");
+                assert_eq!(shape(values), [heads * value, latent], "values");
+            }
+        }
+    }
+}
+
 /// One pass of a latent attention.
 #[derive(Clone, Copy, Debug)]
 pub struct LatentPass<'a> {
     /// Sizes.
     pub heads: LatentHeads,
-    /// `[heads · (nope + value), latent]`.
-    pub kv_b: &'a Matrix<'a>,
+    /// The up-projections.
+    pub weights: LatentWeights<'a>,
     /// The cached rows of positions `0..start + n` in order, whole rows a piece.
     pub rows: &'a [&'a [f32]],
     /// Position of the pass's first token; token `t` sees positions `0..=start + t`.
@@ -81,41 +128,35 @@ const GROUP: usize = 8;
 /// `q` `[n, heads, nope + rope]` to `out` `[n, heads, value]`. Heads are split over the current
 /// rayon pool. Panics when a slice does not fit the shapes.
 pub fn latent_attention(isa: Isa, pass: &LatentPass<'_>, q: &[f32], out: &mut [f32]) {
-    let LatentHeads { heads, nope, value, latent, .. } = pass.heads;
+    let LatentHeads { heads, value, latent, .. } = pass.heads;
     let n = q.len() / (heads * pass.heads.query());
     assert_eq!(q.len(), n * heads * pass.heads.query(), "queries");
     assert_eq!(out.len(), n * heads * value, "outputs");
-    assert_eq!(pass.kv_b.rows(), heads * (nope + value), "rows of kv_b");
-    assert_eq!(pass.kv_b.cols(), latent, "columns of kv_b");
+    pass.weights.check(pass.heads);
     let cached: usize = pass.rows.iter().map(|piece| piece.len()).sum();
     assert_eq!(cached, (pass.start + n) * pass.heads.row(), "cached rows");
     if out.is_empty() {
         return;
     }
     // Weights and cached rows that are read, in bytes.
-    let work = pass.kv_b.size_bytes() + heads * n * cached * 4;
+    let work = pass.weights.size_bytes() + heads * n * cached * 4;
     let group = if rows_per_job(heads, work) >= heads { heads } else { GROUP };
     let job = |room: &mut Room, (index, out): (usize, &mut [f32])| {
         let first = index * group;
         for (part, h) in (first..heads.min(first + group)).enumerate() {
             let width = n * pass.heads.row();
             room.queries.resize((part + 1) * width, 0.0);
-            absorb(isa, pass, q, h, &mut room.queries[part * width..]);
+            absorb(isa, pass, q, h, part * width, room);
         }
         let Room { queries, scores, mixed, .. } = room;
         mixed.clear();
         mixed.resize(queries.len() / pass.heads.row() * latent, 0.0);
         isa.run(Mix { pass, queries, n, scores, out: mixed });
         for (part, out) in out.chunks_exact_mut(n * value).enumerate() {
-            room.prepared.set(
-                Layout::of(pass.kv_b),
-                &room.mixed[part * n * latent..][..n * latent],
-                n,
-            );
-            let row = (first + part) * (nope + value) + nope;
-            room.products.resize(n * value, 0.0);
-            let (matrix, x, tokens) = (pass.kv_b, &room.prepared, Tokens::Range { start: 0, n });
-            isa.run(DotRows { matrix, rows: row..row + value, x, tokens, out: &mut room.products });
+            let (matrix, row) = pass.weights.values(pass.heads, first + part);
+            let Room { mixed, prepared, products, .. } = room;
+            let mixed = &mixed[part * n * latent..][..n * latent];
+            multiply(isa, matrix, row..row + value, mixed, n, prepared, products);
             for (r, products) in room.products.chunks_exact(n).enumerate() {
                 products.iter().enumerate().for_each(|(t, y)| out[t * value + r] = *y);
             }
@@ -141,6 +182,8 @@ pub fn latent_attention(isa: Isa, pass: &LatentPass<'_>, q: &[f32], out: &mut [f
 struct Room {
     /// Absorbed queries `[heads of the job, n, latent + rope]`.
     queries: Vec<f32>,
+    /// A head's queries without their rotated part `[n, nope]`.
+    plain: Vec<f32>,
     scores: Vec<f32>,
     /// Weighted sums `[heads of the job, n, latent]`.
     mixed: Vec<f32>,
@@ -160,182 +203,56 @@ fn split(
     }
 }
 
-/// The absorbed and scaled queries of head `h`, `[n, latent + rope]`.
-fn absorb(isa: Isa, pass: &LatentPass<'_>, q: &[f32], h: usize, out: &mut [f32]) {
+/// The products of `rows` of `matrix` with `x [n, cols]`: `products [rows, n]`.
+fn multiply(
+    isa: Isa,
+    matrix: &Matrix<'_>,
+    rows: Range<usize>,
+    x: &[f32],
+    n: usize,
+    prepared: &mut Prepared,
+    products: &mut Vec<f32>,
+) {
+    prepared.set(Layout::of(matrix), x, n);
+    products.resize(rows.len() * n, 0.0);
+    let tokens = Tokens::Range { start: 0, n };
+    isa.run(DotRows { matrix, rows, x: prepared, tokens, out: products });
+}
+
+/// The absorbed and scaled queries of head `h`, `[n, latent + rope]`, in `room` from `at` on.
+fn absorb(isa: Isa, pass: &LatentPass<'_>, q: &[f32], h: usize, at: usize, room: &mut Room) {
     let LatentHeads { heads, nope, value, latent, .. } = pass.heads;
     let (width, row) = (pass.heads.query(), pass.heads.row());
-    let rows = h * (nope + value)..h * (nope + value) + nope;
-    for (t, out) in out.chunks_exact_mut(row).enumerate() {
-        let q = &q[(t * heads + h) * width..][..width];
-        let (absorbed, rope) = out.split_at_mut(latent);
-        isa.run(Columns { matrix: pass.kv_b, first: rows.start, x: &q[..nope], out: absorbed });
-        rope.copy_from_slice(&q[nope..]);
-        out.iter_mut().for_each(|x| *x *= pass.scale);
-    }
-}
-
-/// `out[c] = Σ_i x[i] · W[first + i, c]`.
-pub(super) struct Columns<'a> {
-    pub(super) matrix: &'a Matrix<'a>,
-    pub(super) first: usize,
-    pub(super) x: &'a [f32],
-    pub(super) out: &'a mut [f32],
-}
-
-impl Work for Columns<'_> {
-    #[inline(always)]
-    fn run<L: Lanes>(self, lanes: L) {
-        let cols = self.matrix.cols();
-        assert_eq!(self.out.len(), cols, "one output a column");
-        let (first, len) = (self.first * cols, self.x.len() * cols);
-        match self.matrix.data() {
-            MatrixData::F32(bytes) => {
-                self.walk(
-                    lanes,
-                    &Floats { bytes: &bytes[first * 4..][..len * 4], cols, element: Singles },
-                );
-            }
-            MatrixData::F16(bytes) => {
-                self.walk(
-                    lanes,
-                    &Floats { bytes: &bytes[first * 2..][..len * 2], cols, element: Halves },
-                );
-            }
-            MatrixData::Bf16(bytes) => {
-                self.walk(
-                    lanes,
-                    &Floats { bytes: &bytes[first * 2..][..len * 2], cols, element: Brains },
-                );
-            }
-            MatrixData::Fp8 { codes, scales, scale_type, block }
-                if block[1].is_multiple_of(LANES) || block[1] >= cols =>
-            {
-                let grid = cols.div_ceil(block[1]);
-                let first = self.first;
-                self.walk(lanes, &Codes { codes, scales, scale_type, block, grid, cols, first });
-            }
-            _ => {
-                // Formats whose columns do not lie in order: one row at a time.
-                let mut rows = vec![0.0; len];
-                for (i, row) in rows.chunks_exact_mut(cols.max(1)).enumerate() {
-                    self.matrix.row_to_f32(self.first + i, row);
-                }
-                self.walk(lanes, &Rows { rows: &rows, cols });
+    let Room { queries, plain, prepared, products, .. } = room;
+    let query = |t: usize| &q[(t * heads + h) * width..][..width];
+    let out = &mut queries[at..];
+    match pass.weights {
+        LatentWeights::Joint(matrix) => {
+            let first = h * (nope + value);
+            for (t, out) in out.chunks_exact_mut(row).enumerate() {
+                let (x, out) = (&query(t)[..nope], &mut out[..latent]);
+                isa.run(Columns { matrix, first, x, out });
             }
         }
+        LatentWeights::Split { keys, .. } => {
+            let n = out.len() / row;
+            plain.clear();
+            (0..n).for_each(|t| plain.extend_from_slice(&query(t)[..nope]));
+            let rows = h * latent..(h + 1) * latent;
+            multiply(isa, keys, rows, plain, n, prepared, products);
+            for (c, products) in products.chunks_exact(n).enumerate() {
+                products.iter().enumerate().for_each(|(t, y)| out[t * row + c] = *y);
+            }
+        }
+    }
+    for (t, out) in out.chunks_exact_mut(row).enumerate() {
+        out[latent..].copy_from_slice(&query(t)[nope..]);
+        out.iter_mut().for_each(|x| *x *= pass.scale);
     }
 }
 
 /// Steps of a tile: their sums stay in registers while all rows pass.
 const TILE: usize = 4;
-
-impl Columns<'_> {
-    #[inline(always)]
-    fn walk<L: Lanes, W: Weights>(self, lanes: L, weights: &W) {
-        let cols = self.matrix.cols();
-        for tile in (0..cols).step_by(TILE * LANES) {
-            let mut sums = [lanes.splat(0.0); TILE];
-            let pairs = (cols - tile).div_ceil(2 * LANES).min(TILE / 2);
-            for (i, x) in self.x.iter().enumerate() {
-                let x = lanes.splat(*x);
-                for pair in 0..pairs {
-                    let [even, odd] = weights.pair(lanes, i, tile + pair * 2 * LANES);
-                    sums[2 * pair] = lanes.fma(even, x, sums[2 * pair]);
-                    sums[2 * pair + 1] = lanes.fma(odd, x, sums[2 * pair + 1]);
-                }
-            }
-            for (step, sums) in sums.iter().enumerate() {
-                let column = tile + step * LANES;
-                if column < cols {
-                    let mut all = [0.0; LANES];
-                    lanes.store(*sums, &mut all);
-                    let width = LANES.min(cols - column);
-                    self.out[column..][..width].copy_from_slice(&all[..width]);
-                }
-            }
-        }
-    }
-}
-
-/// Weights of the rows of a head.
-trait Weights {
-    /// Columns `column..column + 32` of row `i`, those past the end as zero; `column` is a
-    /// multiple of 32 below the row's length.
-    fn pair<L: Lanes>(&self, lanes: L, i: usize, column: usize) -> [L::V; 2];
-}
-
-struct Floats<'a, E> {
-    /// The head's rows.
-    bytes: &'a [u8],
-    cols: usize,
-    #[expect(dead_code, reason = "names the type")]
-    element: E,
-}
-
-impl<E: Element> Weights for Floats<'_, E> {
-    #[inline(always)]
-    fn pair<L: Lanes>(&self, lanes: L, i: usize, column: usize) -> [L::V; 2] {
-        let row = &self.bytes[(i * self.cols + column) * E::BYTES..(i + 1) * self.cols * E::BYTES];
-        let step = |bytes: &[u8]| match E::chunk(bytes) {
-            Some(chunk) => E::decode(lanes, chunk),
-            None => E::decode(lanes, &E::pad(bytes)),
-        };
-        [step(row), step(&row[row.len().min(LANES * E::BYTES)..])]
-    }
-}
-
-/// FP8 whose blocks begin with a step.
-struct Codes<'a> {
-    codes: &'a [u8],
-    scales: &'a [u8],
-    scale_type: ScaleType,
-    block: [usize; 2],
-    /// Scales of a row of blocks.
-    grid: usize,
-    cols: usize,
-    first: usize,
-}
-
-impl Weights for Codes<'_> {
-    #[inline(always)]
-    fn pair<L: Lanes>(&self, lanes: L, i: usize, column: usize) -> [L::V; 2] {
-        let row = self.first + i;
-        let codes = &self.codes[row * self.cols + column..(row + 1) * self.cols];
-        let [even, odd] = match codes.first_chunk() {
-            Some(chunk) => lanes.fp8s(chunk),
-            None => lanes.fp8s(&padded(codes)),
-        };
-        let scale = |column: usize| {
-            let across = column.min(self.cols - 1) / self.block[1];
-            let index = row / self.block[0] * self.grid + across;
-            lanes.splat(self.scale_type.read(self.scales, index))
-        };
-        // Adding -0 changes nothing, not even a zero's sign: the product rounded once.
-        let nothing = lanes.splat(-0.0);
-        [lanes.fma(even, scale(column), nothing), lanes.fma(odd, scale(column + LANES), nothing)]
-    }
-}
-
-struct Rows<'a> {
-    rows: &'a [f32],
-    cols: usize,
-}
-
-impl Weights for Rows<'_> {
-    #[inline(always)]
-    fn pair<L: Lanes>(&self, lanes: L, i: usize, column: usize) -> [L::V; 2] {
-        let row = &self.rows[i * self.cols + column..(i + 1) * self.cols];
-        let step = |row: &[f32]| match row.first_chunk() {
-            Some(chunk) => lanes.load(chunk),
-            None => {
-                let mut all = [0.0; LANES];
-                all[..row.len()].copy_from_slice(row);
-                lanes.load(&all)
-            }
-        };
-        [step(row), step(&row[row.len().min(LANES)..])]
-    }
-}
 
 /// Scores, softmax and weighted sums of some heads.
 struct Mix<'a> {

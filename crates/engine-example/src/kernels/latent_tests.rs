@@ -5,7 +5,10 @@ use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
 use super::tests::{Stored, Stores, activations, bits, with_threads};
-use super::{Isa, LatentHeads, LatentPass, Matrix, ScaleType, latent_attention};
+use super::{
+    BlockType, Isa, LatentHeads, LatentPass, LatentWeights, Matrix, MatrixData, ScaleType,
+    latent_attention,
+};
 
 /// Rows of the cache in one piece.
 const PIECE: usize = 5;
@@ -57,10 +60,20 @@ fn expanded(
 }
 
 fn attend(isa: Isa, heads: LatentHeads, kv_b: &Matrix<'_>, rows: &[f32], q: &[f32]) -> Vec<f32> {
+    attend_by(isa, heads, LatentWeights::Joint(kv_b), rows, q)
+}
+
+fn attend_by(
+    isa: Isa,
+    heads: LatentHeads,
+    weights: LatentWeights<'_>,
+    rows: &[f32],
+    q: &[f32],
+) -> Vec<f32> {
     let n = q.len() / (heads.heads * heads.query());
     let pieces: Vec<&[f32]> = rows.chunks(PIECE * heads.row()).collect();
     let start = rows.len() / heads.row() - n;
-    let pass = LatentPass { heads, kv_b, rows: &pieces, start, scale: 0.3 };
+    let pass = LatentPass { heads, weights, rows: &pieces, start, scale: 0.3 };
     let mut out = vec![f32::NAN; n * heads.heads * heads.value];
     latent_attention(isa, &pass, q, &mut out);
     out
@@ -118,6 +131,63 @@ fn threads_and_passes_do_not_change_a_bit() {
         let (rows, q) = (&rows[..(t + 1) * row], &q[t * query..][..query]);
         let one = attend(Isa::detect(), heads, &kv_b, rows, q);
         assert_eq!(bits(&one), bits(&whole[t * out..][..out]), "token {t}");
+    }
+}
+
+/// The joint matrix, F32, that split projections stand for.
+fn joined(heads: LatentHeads, keys: &Matrix<'_>, values: &Matrix<'_>) -> Vec<u8> {
+    let LatentHeads { heads, nope, value, latent, .. } = heads;
+    let (mut key, mut row) = (vec![0.0; nope], vec![0.0; latent]);
+    let mut joint = vec![0.0; heads * (nope + value) * latent];
+    for (h, joint) in joint.chunks_exact_mut((nope + value) * latent).enumerate() {
+        for c in 0..latent {
+            keys.row_to_f32(h * latent + c, &mut key);
+            (0..nope).for_each(|i| joint[i * latent + c] = key[i]);
+        }
+        for v in 0..value {
+            values.row_to_f32(h * value + v, &mut row);
+            joint[(nope + v) * latent..][..latent].copy_from_slice(&row);
+        }
+    }
+    joint.into_iter().flat_map(f32::to_le_bytes).collect()
+}
+
+#[test]
+fn split_projections_equal_the_definition_in_every_bit_of_every_isa() {
+    let mut rng = ChaCha8Rng::seed_from_u64(24);
+    let (q8, q4k) = (Stores::Blocks(BlockType::Q8_0), Stores::Blocks(BlockType::Q4K));
+    for (sizes, keys, values) in [
+        ((1, 1, 2, 1, 1), Stores::F32, Stores::F16),
+        ((3, 16, 8, 20, 24), Stores::Bf16, Stores::F32),
+        ((9, 32, 4, 3, 256), q8, q4k),
+    ] {
+        let (heads, nope, rope, value, latent) = sizes;
+        let sizes = LatentHeads { heads, nope, rope, value, latent };
+        let keys = Stored::random(&mut rng, heads * latent, nope, keys);
+        let values = Stored::random(&mut rng, heads * value, latent, values);
+        let (keys, values) = (keys.matrix(), values.matrix());
+        let bytes = joined(sizes, &keys, &values);
+        let joint = Matrix::new(heads * (nope + value), latent, MatrixData::F32(&bytes)).unwrap();
+        let split = LatentWeights::Split { keys: &keys, values: &values };
+        for (cached, n) in [(0, 1), (6, 1), (3, 4)] {
+            let rows = activations(&mut rng, (cached + n) * sizes.row());
+            let q = activations(&mut rng, n * heads * sizes.query());
+            let expected = expanded(sizes, &joint, &rows, &q, 0.3);
+            let first = attend_by(Isa::detect(), sizes, split, &rows, &q);
+            let size = expected.iter().fold(1.0_f64, |most, y| most.max(y.abs()));
+            for (got, wanted) in first.iter().zip(&expected) {
+                let off = (f64::from(*got) - wanted).abs();
+                assert!(off < 1e-4 * size, "{sizes:?} {n}: {got}, not {wanted}");
+            }
+            for isa in Isa::available() {
+                let got = attend_by(isa, sizes, split, &rows, &q);
+                assert_eq!(bits(&got), bits(&first), "{isa} {sizes:?} {n}");
+            }
+            // The last token alone: what the others were does not change its bits.
+            let last = &q[(n - 1) * heads * sizes.query()..];
+            let one = attend_by(Isa::detect(), sizes, split, &rows, last);
+            assert_eq!(bits(&one), bits(&first[(n - 1) * heads * value..]), "{sizes:?} {n}");
+        }
     }
 }
 

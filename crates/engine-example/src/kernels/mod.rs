@@ -64,7 +64,7 @@ pub use activation::{Activation, exp, sigmoid, silu, silu_mul, tanh};
 pub use blocks::BlockType;
 pub use delta::{DeltaStep, delta_step};
 pub use isa::{Isa, IsaError};
-pub use latent::{LatentHeads, LatentPass, latent_attention};
+pub use latent::{LatentHeads, LatentPass, LatentWeights, latent_attention};
 pub use matmul::{Scratch, matmul};
 pub use matrix::{MXFP4_GROUP, Matrix, MatrixData, MatrixError, ScaleType};
 pub use moe::{ExpertTask, ExpertWeights, MoeSum, moe_ffn};

@@ -2,7 +2,7 @@ use super::kv_cache::RowCache;
 use super::norm::RmsNorm;
 use super::rope::{RopeConfig, Rotation};
 use crate::error::EngineError;
-use crate::kernels::{Isa, LatentHeads, LatentPass, latent_attention, sigmoid};
+use crate::kernels::{Isa, LatentHeads, LatentPass, LatentWeights, latent_attention, sigmoid};
 use crate::linear::{Linear, StoredMatrix};
 use crate::weights::SpineWeights;
 
@@ -59,7 +59,7 @@ pub struct LatentAttention {
     queries: Queries,
     kv_a: Linear,
     kv_norm: RmsNorm,
-    kv_b: StoredMatrix,
+    up: Up,
     output: Linear,
     gate: Option<Linear>,
     config: LatentConfig,
@@ -72,10 +72,37 @@ enum Queries {
     LowRank { a: Linear, norm: RmsNorm, b: Linear },
 }
 
+/// The up-projections of keys and values.
+#[derive(Debug)]
+enum Up {
+    Joint(StoredMatrix),
+    /// Keys by head transposed, as GGUF files have them.
+    Split {
+        keys: StoredMatrix,
+        values: StoredMatrix,
+    },
+}
+
+impl Up {
+    fn new(weights: &SpineWeights, prefix: &str, shape: LatentShape) -> Result<Self, EngineError> {
+        let LatentShape { heads, rank, nope, value, .. } = shape;
+        let keys = format!("{prefix}.k_b_proj");
+        if weights.get(&format!("{keys}.weight")).is_some() {
+            return Ok(Self::Split {
+                keys: weights.stack(&keys, [heads, rank, nope])?,
+                values: weights.stack(&format!("{prefix}.v_b_proj"), [heads, value, rank])?,
+            });
+        }
+        weights
+            .matrix(&format!("{prefix}.kv_b_proj"), heads * (nope + value), rank)
+            .map(Self::Joint)
+    }
+}
+
 impl LatentAttention {
     /// The weights `{prefix}.{q_proj | q_a_proj, q_a_layernorm, q_b_proj}`,
-    /// `kv_a_proj_with_mqa`, `kv_a_layernorm`, `kv_b_proj`, `o_proj` and, for an output gate,
-    /// `g_proj`.
+    /// `kv_a_proj_with_mqa`, `kv_a_layernorm`, `kv_b_proj` (or `k_b_proj`, by head and transposed,
+    /// and `v_b_proj`), `o_proj` and, for an output gate, `g_proj`.
     ///
     /// # Errors
     /// A weight that is missing or has another shape.
@@ -114,7 +141,7 @@ impl LatentAttention {
             queries,
             kv_a: outer("kv_a_proj_with_mqa", rank + rope, hidden)?,
             kv_norm: norm("kv_a_layernorm", rank)?,
-            kv_b: weights.matrix(&format!("{prefix}.kv_b_proj"), heads * (nope + value), rank)?,
+            up: Up::new(weights, prefix, shape)?,
             output: outer("o_proj", hidden, heads * value)?,
             gate: match config.output_gate {
                 true => Some(linear("g_proj", heads * value, hidden)?),
@@ -168,15 +195,18 @@ impl LatentAttention {
         cache.write(start, &rows);
         let n = rows.len() / (rank + rope);
         let pieces: Vec<&[f32]> = cache.rows(start + n).collect();
-        let pass = LatentPass {
-            heads: self.config.shape.heads(),
-            kv_b: &self.kv_b.view(),
-            rows: &pieces,
-            start,
-            scale: self.config.scale,
-        };
         let mut mixed = vec![0.0; n * heads * value];
-        latent_attention(self.isa, &pass, &q, &mut mixed);
+        let mut attend = |weights: LatentWeights<'_>| {
+            let (heads, scale) = (self.config.shape.heads(), self.config.scale);
+            let pass = LatentPass { heads, weights, rows: &pieces, start, scale };
+            latent_attention(self.isa, &pass, &q, &mut mixed);
+        };
+        match &self.up {
+            Up::Joint(matrix) => attend(LatentWeights::Joint(&matrix.view())),
+            Up::Split { keys, values } => {
+                attend(LatentWeights::Split { keys: &keys.view(), values: &values.view() });
+            }
+        }
         if let Some(gate) = &self.gate {
             let gate = gate.product(x);
             mixed.iter_mut().zip(&gate).for_each(|(y, gate)| *y *= sigmoid(*gate));

@@ -14,6 +14,11 @@ fn greedy_text_from_gguf_is_the_reference_runs() {
     for (file, fixture) in [
         ("qwen3moe-bf16.gguf", "qwen3moe-bf16"),
         ("qwen3moe-edge-f16-00001-of-00008.gguf", "qwen3moe-edge-f16-sharded"),
+        ("deepseek-v3-f32.gguf", "deepseek-v3-f32"),
+        ("deepseek-v3-noqlora-f16.gguf", "deepseek-v3-noqlora-f16"),
+        ("deepseek-v3-noqlora-joint-f16.gguf", "deepseek-v3-noqlora-f16"),
+        ("deepseek-v3-bf16.gguf", "deepseek-v3-bf16-mtp"),
+        ("kimi-k2-bf16.gguf", "kimi-k2-bf16"),
     ] {
         let text = std::fs::read(data(&format!("fixtures/{fixture}/golden.json"))).unwrap();
         let golden: Value = serde_json::from_slice(&text).unwrap();
@@ -57,7 +62,29 @@ fn a_quantised_gguf_is_inspected_verified_planned_and_replayed() {
     json(&[&capture[..], &["--out", trace, "--json"]].concat());
     let replay = ["replay", "--pool", &pool, "--trace", trace, "--arms", "mapped", "--rounds", "1"];
     json(&[&replay[..], &["--json"]].concat());
-    fails(&["pack", &pool, "--out", "/nonexistent/x"], 1, &["unsupported", "mixed.gguf"]);
+}
+
+#[test]
+fn a_packed_gguf_decodes_as_the_file_does() {
+    for file in
+        ["qwen3moe-mixed.gguf", "qwen3moe-edge-f16-00001-of-00008.gguf", "kimi-k2-q8_0.gguf"]
+    {
+        let dir = tempfile::tempdir().unwrap();
+        let out = dir.path().join("packed");
+        let (out, model) = (out.to_str().unwrap(), data(&format!("data/gguf/{file}")));
+        json(&["pack", &model, "--out", out, "--json"]);
+        let sound = json(&["verify", out, "--json"]);
+        assert_eq!(sound["problems"], value!([]), "{file}: {sound}");
+        let tokens = [model.as_str(), out].map(|model| {
+            let arguments = ["generate", "--model", model, "--ids", "1,2,3", "--max-tokens", "16"];
+            json(&[&arguments[..], &["--greedy", "--json"]].concat())["token_ids"].clone()
+        });
+        assert_eq!(tokens[0].as_array().unwrap().len(), 16, "{file}");
+        assert_eq!(tokens[0], tokens[1], "{file}");
+        let plans =
+            [model.as_str(), out].map(|pool| json(&["plan", pool, "--json"])["sizes"].clone());
+        assert_eq!(plans[0], plans[1], "{file}");
+    }
 }
 
 #[test]

@@ -97,41 +97,102 @@ RENAMED = {
 }
 
 
-def model(fixture, target, choose, split_max_tensors=0, describe=None):
-    """A GGUF file of a fixture or of another folder; `choose(name)` is the type of a matrix, `None` keeps the stored one,
-    `describe(writer, config)` adds metadata."""
-    config, tensors = load(fixture)
-    out = os.path.join(OUT, f"{target}.gguf")
-    writer = gguf.GGUFWriter(out, "qwen3moe", split_max_tensors=split_max_tensors)
-    writer.add_name(os.path.basename(fixture))
-    if describe:
-        describe(writer, config)
+# The names that only deepseek2 has.
+RENAMED |= {
+    "self_attn.q_a_proj": "attn_q_a", "self_attn.q_a_layernorm": "attn_q_a_norm",
+    "self_attn.q_b_proj": "attn_q_b", "self_attn.kv_a_proj_with_mqa": "attn_kv_a_mqa",
+    "self_attn.kv_a_layernorm": "attn_kv_a_norm", "self_attn.kv_b_proj": "attn_kv_b",
+    "mlp.shared_experts.gate_proj": "ffn_gate_shexp", "mlp.shared_experts.up_proj": "ffn_up_shexp",
+    "mlp.shared_experts.down_proj": "ffn_down_shexp",
+}
+
+
+def common(writer, config, own, norm_unsaid):
+    """Keys that every architecture has; `own` adds the others. llama.cpp's converters leave out
+    whether weights are normalised where that is `norm_unsaid`."""
     writer.add_block_count(config["num_hidden_layers"])
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
     writer.add_feed_forward_length(config["intermediate_size"])
     writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
-    writer.add_expert_count(config["num_experts"])
+    writer.add_expert_count(config.get("num_experts", config.get("n_routed_experts")))
     writer.add_expert_used_count(config["num_experts_per_tok"])
     writer.add_head_count(config["num_attention_heads"])
-    writer.add_head_count_kv(config["num_key_value_heads"])
-    writer.add_key_length(config["head_dim"])
-    writer.add_value_length(config["head_dim"])
+    own(writer, config)
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_rope_freq_base(config["rope_theta"])
-    # llama.cpp's own converter leaves it out where it is true.
-    if not config["norm_topk_prob"]:
-        writer.add_expert_weights_norm(False)
+    if config["norm_topk_prob"] != norm_unsaid:
+        writer.add_expert_weights_norm(config["norm_topk_prob"])
     scaling = config.get("rope_scaling")
     if scaling:
         writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
         writer.add_rope_scaling_factor(scaling["factor"])
         writer.add_rope_scaling_orig_ctx_len(scaling["original_max_position_embeddings"])
 
+
+def qwen3moe(writer, config):
+    writer.add_head_count_kv(config["num_key_value_heads"])
+    writer.add_key_length(config["head_dim"])
+    writer.add_value_length(config["head_dim"])
+
+
+def deepseek2(writer, config, split):
+    """The keys of llama.cpp's converter; `split`: of files with an absorbed attention."""
+    rank, rope = config["kv_lora_rank"], config["qk_rope_head_dim"]
+    whole, value = config["qk_nope_head_dim"] + rope, config["v_head_dim"]
+    writer.add_leading_dense_block_count(config["first_k_dense_replace"])
+    writer.add_vocab_size(config["vocab_size"])
+    if config["q_lora_rank"]:
+        writer.add_q_lora_rank(config["q_lora_rank"])
+    writer.add_kv_lora_rank(rank)
+    writer.add_head_count_kv(1 if split else config["num_attention_heads"])
+    writer.add_key_length(rank + rope if split else whole)
+    writer.add_value_length(rank if split else value)
+    if split:
+        writer.add_key_length_mla(whole)
+        writer.add_value_length_mla(value)
+    writer.add_expert_shared_count(config["n_shared_experts"])
+    writer.add_expert_weights_scale(config["routed_scaling_factor"])
+    writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+    writer.add_expert_group_count(config["n_group"])
+    writer.add_expert_group_used_count(config["topk_group"])
+    writer.add_rope_dimension_count(rope)
+    scaling = config.get("rope_scaling")
+    if scaling:
+        writer.add_rope_scaling_yarn_beta_fast(scaling["beta_fast"])
+        writer.add_rope_scaling_yarn_beta_slow(scaling["beta_slow"])
+        writer.add_rope_scaling_yarn_log_mul(0.1 * scaling["mscale_all_dim"])
+
+
+def key_values(config, stem, array):
+    """The joint up-projection of keys and values, by head and apart; keys transposed."""
+    nope, value = config["qk_nope_head_dim"], config["v_head_dim"]
+    by_head = array.reshape(config["num_attention_heads"], nope + value, array.shape[-1])
+    return {f"{stem}.attn_k_b.weight": by_head[:, :nope].transpose(0, 2, 1), f"{stem}.attn_v_b.weight": by_head[:, nope:]}
+
+
+def model(fixture, target, choose, split_max_tensors=0, describe=None, split=True):
+    """A GGUF file of a fixture or of another folder; `choose(name)` is the type of a matrix, `None` keeps the stored one,
+    `describe(writer, config)` adds metadata, `split`: whether a latent attention's `kv_b` is stored as `k_b` and `v_b`."""
+    config, tensors = load(fixture)
+    config = config.get("text_config", config)
+    latent = "kv_lora_rank" in config
+    arch = "deepseek2" if latent else "qwen3moe"
+    out = os.path.join(OUT, f"{target}.gguf")
+    writer = gguf.GGUFWriter(out, arch, split_max_tensors=split_max_tensors)
+    writer.add_name(os.path.basename(fixture))
+    if describe:
+        describe(writer, config)
+    own = (lambda writer, config: deepseek2(writer, config, split)) if latent else qwen3moe
+    common(writer, config, own, norm_unsaid=not latent)
+
     def add(name, arrays):
         stored = arrays[0][1]
         array = np.stack([a for a, _ in arrays]) if name.endswith("_exps.weight") else arrays[0][0]
         kind = choose(name) if array.ndim > 1 and "ffn_gate_inp" not in name else T.F32
+        # A row that is no whole number of blocks stays a float, as llama.cpp's tools have it.
+        if kind not in (None, T.F32) and array.shape[-1] % gguf.GGML_QUANT_SIZES[kind][0]:
+            kind = T.F16
         if kind is None and stored != "F32":
             if stored == "F16":
                 writer.add_tensor(name, np.ascontiguousarray(array))
@@ -142,6 +203,8 @@ def model(fixture, target, choose, split_max_tensors=0, describe=None):
         values = np.ascontiguousarray(single(array, stored))
         if kind in (None, T.F32):
             writer.add_tensor(name, values)
+        elif kind == T.F16:
+            writer.add_tensor(name, values.astype(np.float16))
         else:
             raw = gguf.quants.quantize(values, kind)
             writer.add_tensor(name, raw, raw_dtype=kind)
@@ -150,16 +213,24 @@ def model(fixture, target, choose, split_max_tensors=0, describe=None):
            "lm_head.weight": "output.weight"}
     stacks = {}
     for name, tensor in tensors.items():
+        name = name.removeprefix("language_model.")
         if name in top:
             if name == "lm_head.weight" and config.get("tie_word_embeddings"):
                 continue
             add(top[name], [tensor])
             continue
         layer, rest = name.removeprefix("model.layers.").split(".", 1)
+        if int(layer) >= config["num_hidden_layers"]:
+            continue
         if rest.startswith("mlp.experts."):
             expert, projection, _ = rest.removeprefix("mlp.experts.").split(".")
             key = f"blk.{layer}.ffn_{projection.removesuffix('_proj')}_exps.weight"
             stacks.setdefault(key, {})[int(expert)] = tensor
+        elif rest == "mlp.gate.e_score_correction_bias":
+            add(f"blk.{layer}.exp_probs_b.bias", [tensor])
+        elif rest == "self_attn.kv_b_proj.weight" and split:
+            for part, array in key_values(config, f"blk.{layer}", tensor[0]).items():
+                add(part, [(array, tensor[1])])
         else:
             stem, ending = rest.rsplit(".", 1)
             add(f"blk.{layer}.{RENAMED[stem]}.{ending}", [tensor])
@@ -214,4 +285,10 @@ if __name__ == "__main__":
     model("qwen3moe-edge-f16-sharded", "qwen3moe-edge-f16", lambda name: None, split_max_tensors=12)
     model("qwen3moe-f32", "qwen3moe-q8_0", lambda name: T.Q8_0)
     model("qwen3moe-f32", "qwen3moe-mixed", mixed)
+    model("deepseek-v3-f32", "deepseek-v3-f32", lambda name: None)
+    model("deepseek-v3-noqlora-f16", "deepseek-v3-noqlora-f16", lambda name: None)
+    model("deepseek-v3-noqlora-f16", "deepseek-v3-noqlora-joint-f16", lambda name: None, split=False)
+    model("deepseek-v3-bf16-mtp", "deepseek-v3-bf16", lambda name: None)
+    model("kimi-k2-bf16", "kimi-k2-bf16", lambda name: None)
+    model("kimi-k2-bf16", "kimi-k2-q8_0", lambda name: T.Q8_0)
     tokenizer()

@@ -30,7 +30,7 @@ mod target;
 mod tests;
 mod verify;
 
-pub use source::{PackExpert, PackFile, PackPart, PackSource, PackTensor, PoolSource};
+pub use source::{GgufHead, PackExpert, PackFile, PackPart, PackSource, PackTensor, PoolSource};
 pub use verify::{VerifyMismatch, VerifyReport, verify};
 
 use crate::error::TierError;

@@ -1,7 +1,8 @@
 //! Where everything will lie: fixed before the first write, the same in every run.
 
-use super::source::{PackExpert, PackSource, PackTensor};
+use super::source::{GgufHead, PackExpert, PackSource, PackTensor};
 use crate::error::TierError;
+use crate::pool::gguf;
 use crate::pool::packed::{self, ALIGN, Index, PlacedExpert, Schema, SchemaPart};
 use std::collections::HashMap;
 use std::path::Path;
@@ -25,9 +26,19 @@ pub(super) struct SpineShard {
     pub(super) name: String,
     /// The file up to its data.
     pub(super) head: Vec<u8>,
-    /// Place in the source's spine and length of each tensor, in order.
-    pub(super) tensors: Vec<(usize, u64)>,
+    /// In order.
+    pub(super) tensors: Vec<ShardTensor>,
     pub(super) len: u64,
+}
+
+/// One tensor of a file of the spine.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ShardTensor {
+    /// Place in the source's spine.
+    pub(super) place: usize,
+    pub(super) len: u64,
+    /// Zero bytes behind it.
+    pub(super) padding: u64,
 }
 
 impl Plan {
@@ -38,7 +49,10 @@ impl Plan {
     ) -> Result<Self, TierError> {
         let (schemas, experts, experts_len) = place(&source.experts(), out)?;
         let tensors = source.spine();
-        let spine = cut(&tensors, spine_shard_bytes, out)?;
+        let spine = match source.gguf()? {
+            Some(head) => vec![gguf_shard(&tensors, &head, out)?],
+            None => cut(&tensors, spine_shard_bytes, out)?,
+        };
         let mut hash = Xxh3::new();
         for line in source.identity() {
             hash.update(line.as_bytes());
@@ -100,7 +114,7 @@ fn place(
             refused(
                 out,
                 name.clone(),
-                "a tensor of it is empty or too large, or a role is twice there",
+                "a tensor of it is empty or too large or cuts a block, or a role is twice there",
             )
         })?;
         let len = schema.len;
@@ -121,8 +135,8 @@ fn schema(expert: &PackExpert) -> Option<Schema> {
     let mut parts: Vec<SchemaPart> = Vec::with_capacity(expert.parts.len());
     let mut end = 0_u64;
     for part in &expert.parts {
-        let elements = u64::from(part.rows) * u64::from(part.cols);
-        let len = elements.checked_mul(part.dtype.size_bytes()).filter(|&len| len > 0)?;
+        let row = part.dtype.row_bytes(part.cols.into())?;
+        let len = row.checked_mul(part.rows.into()).filter(|&len| len > 0)?;
         if parts.last().is_some_and(|last| last.role >= part.role) {
             return None;
         }
@@ -135,22 +149,19 @@ fn schema(expert: &PackExpert) -> Option<Schema> {
 }
 
 fn cut(tensors: &[PackTensor], shard_bytes: u64, out: &Path) -> Result<Vec<SpineShard>, TierError> {
-    let mut shards: Vec<Vec<(usize, u64)>> = Vec::new();
+    let mut shards: Vec<Vec<ShardTensor>> = Vec::new();
     let mut filled = 0_u64;
     for (place, tensor) in tensors.iter().enumerate() {
-        let len = tensor
-            .shape
-            .iter()
-            .try_fold(tensor.dtype.size_bytes(), |bytes, &dim| bytes.checked_mul(dim))
-            .ok_or_else(|| refused(out, tensor.name.clone(), "its size does not fit 64 bits"))?;
+        let len = tensor_bytes(tensor, out)?;
+        let member = ShardTensor { place, len, padding: 0 };
         let full = filled.checked_add(len).is_none_or(|bytes| bytes > shard_bytes);
         match shards.last_mut() {
             Some(shard) if !full => {
-                shard.push((place, len));
+                shard.push(member);
                 filled += len;
             }
             _ => {
-                shards.push(vec![(place, len)]);
+                shards.push(vec![member]);
                 filled = len;
             }
         }
@@ -158,21 +169,62 @@ fn cut(tensors: &[PackTensor], shard_bytes: u64, out: &Path) -> Result<Vec<Spine
     let total = shards.len();
     let named = shards.into_iter().enumerate().map(|(number, members)| {
         let head = head(tensors, &members, out)?;
-        let len = head.len() as u64 + members.iter().map(|member| member.1).sum::<u64>();
+        let len = head.len() as u64 + members.iter().map(|member| member.len).sum::<u64>();
         Ok(SpineShard { name: packed::spine_name(number, total), head, tensors: members, len })
     });
     named.collect()
 }
 
-/// The length field and the header of a safetensors file.
-fn head(
+/// Bytes of a tensor whose rows are whole blocks.
+fn tensor_bytes(tensor: &PackTensor, out: &Path) -> Result<u64, TierError> {
+    let (row, outer) = tensor.shape.split_last().unwrap_or((&1, &[]));
+    let row = tensor.dtype.row_bytes(*row);
+    outer
+        .iter()
+        .try_fold(row, |bytes, &dim| Some(bytes?.checked_mul(dim)))
+        .flatten()
+        .ok_or_else(|| refused(out, tensor.name.clone(), "its size does not fit 64 bits"))
+}
+
+/// The dense part of a GGUF pool in one file of its own kind, which keeps the metadata.
+fn gguf_shard(
     tensors: &[PackTensor],
-    members: &[(usize, u64)],
+    source: &GgufHead,
     out: &Path,
-) -> Result<Vec<u8>, TierError> {
+) -> Result<SpineShard, TierError> {
+    let mut members = Vec::with_capacity(tensors.len());
+    for (place, tensor) in tensors.iter().enumerate() {
+        let len = tensor_bytes(tensor, out)?;
+        members.push(ShardTensor { place, len, padding: gguf::padding(len) });
+    }
+    let listed: Vec<gguf::Listed<'_>> = tensors
+        .iter()
+        .zip(&source.names)
+        .zip(&members)
+        .map(|((tensor, name), member)| gguf::Listed {
+            name,
+            dtype: tensor.dtype,
+            shape: &tensor.shape,
+            len: member.len,
+        })
+        .collect();
+    let head = source.pairs.head(&listed).ok_or_else(|| {
+        refused(
+            out,
+            packed::GGUF_SPINE.to_owned(),
+            "a tensor of it is too large, or of no GGUF type",
+        )
+    })?;
+    let data: u64 = members.iter().map(|member| member.len + member.padding).sum();
+    let len = head.len() as u64 + data;
+    Ok(SpineShard { name: packed::GGUF_SPINE.to_owned(), head, tensors: members, len })
+}
+
+/// The length field and the header of a safetensors file.
+fn head(tensors: &[PackTensor], members: &[ShardTensor], out: &Path) -> Result<Vec<u8>, TierError> {
     let mut text = String::from("{\"__metadata__\":{\"format\":\"pt\"}");
     let mut at = 0_u64;
-    for &(place, len) in members {
+    for &ShardTensor { place, len, .. } in members {
         let tensor = &tensors[place];
         let name = packed::stored_name(&tensor.name)
             .ok_or_else(|| refused(out, tensor.name.clone(), "no name of a spine tensor"))?;

@@ -2,7 +2,7 @@
 
 use super::disk::{Disk, forget, io_error, write_error};
 use super::journal::{Entry, Found, Journal};
-use super::plan::{Plan, SpineShard};
+use super::plan::{Plan, ShardTensor, SpineShard};
 use super::source::PackSource;
 use super::target::{self, NEW_INDEX, State};
 use super::{PackOptions, PackProgress, PackReport, PackStage};
@@ -235,7 +235,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn spine_shard(&mut self, number: usize, tensors: &[(usize, u64)]) -> Result<u64, TierError> {
+    fn spine_shard(&mut self, number: usize, tensors: &[ShardTensor]) -> Result<u64, TierError> {
         let SpineShard { name, head, .. } = &self.plan.spine[number];
         let path = self.out.join(name);
         let file = self.disk.open(&path, true)?;
@@ -250,11 +250,16 @@ impl Run<'_> {
         let mut at = head.len() as u64;
         self.advance(at);
         let mut buffer = vec![0; CHUNK_BYTES];
-        for &(tensor, len) in tensors {
-            let mut copied = 0;
-            while copied < len {
-                let chunk = &mut buffer[..CHUNK_BYTES.min((len - copied) as usize)];
-                self.source.read_spine(tensor, copied, chunk)?;
+        for &ShardTensor { place, len, padding } in tensors {
+            let (mut copied, all) = (0, len + padding);
+            while copied < all {
+                let left = if copied < len { len - copied } else { all - copied };
+                let chunk = &mut buffer[..CHUNK_BYTES.min(left as usize)];
+                if copied < len {
+                    self.source.read_spine(place, copied, chunk)?;
+                } else {
+                    chunk.fill(0);
+                }
                 hash.update(chunk);
                 self.disk.write(&file, &path, chunk, at).map_err(failed(&self.missing))?;
                 copied += chunk.len() as u64;

@@ -3,6 +3,7 @@
 use super::disk;
 use crate::error::TierError;
 use crate::notice::Notice;
+use crate::pool::gguf::Pairs;
 use crate::pool::handles::{Handles, OpenAs};
 use crate::pool::{Dtype, FileIdentity, PartRole, Pool};
 use router_trace::ExpertId;
@@ -52,6 +53,14 @@ pub struct PackFile {
     pub bytes: Vec<u8>,
 }
 
+/// What a packed GGUF spine keeps of its source beside the tensors' bytes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct GgufHead {
+    pub(super) pairs: Pairs,
+    /// The names of the spine's tensors there.
+    pub(super) names: Vec<String>,
+}
+
 /// What a packed pool is made from. Threads read several experts at once.
 pub trait PackSource: Sync {
     /// Lines that must be the same for an unfinished pack to be continued.
@@ -74,6 +83,15 @@ pub trait PackSource: Sync {
     /// # Errors
     /// Bytes that cannot be had.
     fn read_spine(&self, tensor: usize, offset: u64, out: &mut [u8]) -> Result<(), TierError>;
+
+    /// What a GGUF file says of the model, where [`PackSource::spine`] is one's: then the packed
+    /// spine is a GGUF file too.
+    ///
+    /// # Errors
+    /// Bytes that cannot be had.
+    fn gguf(&self) -> Result<Option<GgufHead>, TierError> {
+        Ok(None)
+    }
 
     /// Config, tokenizer and what else lies beside the weights.
     ///
@@ -121,17 +139,8 @@ impl PoolSource {
     /// Makes sure that the files of `pool` are still there.
     ///
     /// # Errors
-    /// A file that cannot be opened or is not the one any more; `unsupported` for a GGUF pool.
+    /// A file that cannot be opened or is not the one any more.
     pub fn open(pool: &Pool) -> Result<Self, TierError> {
-        if pool.gguf().is_some() {
-            return Err(TierError::Unsupported {
-                path: pool.root().to_owned(),
-                thing: "GGUF pool".to_owned(),
-                reason: "a packed pool has no place yet for its metadata and for the block types \
-                         of its dense part; it is served where it lies"
-                    .to_owned(),
-            });
-        }
         let handles = Handles::new(pool, OpenAs::Sequential);
         let spine = pool.spine().keys().cloned().collect();
         let source = Self { pool: pool.clone(), handles, spine };
@@ -226,7 +235,17 @@ impl PackSource for PoolSource {
         self.read(extent.file, extent.offset + offset, out)
     }
 
+    fn gguf(&self) -> Result<Option<GgufHead>, TierError> {
+        let Some(metadata) = self.pool.gguf() else { return Ok(None) };
+        let names = self.pool.spine().values().map(|tensor| tensor.stored_name.clone());
+        Ok(Some(GgufHead { pairs: Pairs::read(metadata.path())?, names: names.collect() }))
+    }
+
     fn files(&self) -> Result<Vec<PackFile>, TierError> {
+        // What lies beside a GGUF file may be of another model: it speaks for itself.
+        if self.pool.gguf().is_some() {
+            return Ok(Vec::new());
+        }
         let dir = folder(&self.pool);
         let mut files = Vec::new();
         for name in COMPANIONS {

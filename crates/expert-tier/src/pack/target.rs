@@ -3,7 +3,7 @@
 use super::source::folder;
 use crate::error::TierError;
 use crate::pool::Pool;
-use crate::pool::packed::{EXPERTS, INDEX, JOURNAL};
+use crate::pool::packed::{EXPERTS, GGUF_SPINE, INDEX, JOURNAL};
 use nix::sys::statvfs::statvfs;
 use std::fs;
 use std::path::Path;
@@ -80,7 +80,7 @@ pub(super) fn leftovers(out: &Path) -> Result<Vec<String>, TierError> {
     for entry in fs::read_dir(out).map_err(io)? {
         if let Ok(name) = entry.map_err(io)?.file_name().into_string() {
             let spine = name.starts_with("spine") && name.ends_with(".safetensors");
-            if spine || name == EXPERTS || name == NEW_INDEX {
+            if spine || [EXPERTS, GGUF_SPINE, NEW_INDEX].contains(&name.as_str()) {
                 names.push(name);
             }
         }

@@ -173,6 +173,12 @@ impl Dtype {
         SPECS.iter().find(|spec| spec.4 == Some(number)).map(|spec| spec.0)
     }
 
+    /// The number that GGUF files give it; `None` for a type that they do not have.
+    #[must_use]
+    pub fn ggml(self) -> Option<u32> {
+        self.spec().4
+    }
+
     /// What a safetensors header calls it; for block types the name that ggml gives them.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -189,7 +195,7 @@ mod tests {
         for (index, spec) in SPECS.iter().enumerate() {
             assert_eq!(spec.0 as usize, index, "{}", spec.1);
             assert_eq!(Dtype::from_name(spec.1), Some(spec.0));
-            assert_eq!(spec.4.and_then(Dtype::from_ggml), spec.4.map(|_| spec.0));
+            assert_eq!(spec.0.ggml().and_then(Dtype::from_ggml), spec.4.map(|_| spec.0));
         }
     }
 

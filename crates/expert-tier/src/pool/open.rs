@@ -76,7 +76,8 @@ impl Pool {
         let config = match &gguf {
             // The file speaks for itself: a config beside it may be of another model.
             Some(metadata) => {
-                Some(gguf::checkpoint(metadata, &collected.spine, !collected.stacks.is_empty())?)
+                let any = !collected.stacks.is_empty() || !collected.parts.is_empty();
+                Some(gguf::checkpoint(metadata, &collected.spine, any)?)
             }
             None => config,
         };

@@ -1,6 +1,6 @@
 //! The packed pool: every expert aligned for 2 MiB folios, in one file.
 //!
-//! # FORMAT, version 1
+//! # FORMAT, versions 1 and 2
 //!
 //! A folder with
 //!
@@ -10,6 +10,8 @@
 //! | `experts.bin` | the experts |
 //! | `spine.safetensors` | the spine (`spine-00001-of-00003.safetensors` if it is cut) |
 //! | `config.json` and others | the source's config, tokenizer and chat template, as they were |
+//!
+//! Version 2 is that of pools made from GGUF: instead of the last two they have `spine.gguf`.
 //!
 //! **`experts.bin`.** Every expert begins at a multiple of 2 MiB; what is left of its last
 //! 2 MiB window is a hole that takes no room on the disk, and so the file's length is a
@@ -23,7 +25,7 @@
 //! | key | value |
 //! |---|---|
 //! | `format` | `"expert-tier-pool"` |
-//! | `version` | 1; readers refuse other numbers before they look at anything else |
+//! | `version` | 1, or 2 with `spine.gguf`; readers refuse other numbers before they look at anything else |
 //! | `created_by` | who wrote it, for people |
 //! | `align` | 2097152 |
 //! | `experts_len` | the exact length of `experts.bin` |
@@ -32,7 +34,7 @@
 //! | `experts` | list of `[layer, index, schema, offset, len, "xxh3"]` |
 //!
 //! Roles are `gate`, `gate-scale`, `up`, `up-scale`, `down`, `down-scale`; element types have
-//! their safetensors names; `rows` and `cols` count stored elements. A part's `offset` counts
+//! their safetensors names, block types ggml's; `rows` and `cols` count stored elements. A part's `offset` counts
 //! from the start of its expert, an expert's from the start of `experts.bin`. `schema` is a
 //! place in `schemas`, whose `len` the expert's must be. `xxh3` is XXH3-64 (seed 0) as 16
 //! lower-case hex digits: of the expert's `len` bytes, or of the whole spine file. One row an
@@ -41,6 +43,10 @@
 //! **Spine.** Safetensors; a tensor's name is `model.` and its canonical name (see
 //! [`crate::Pool::spine`]), the head keeps its own (`lm_head.weight`).
 //!
+//! **`spine.gguf`.** A GGUF file, version 3, with the source's metadata as it was stored (without
+//! what is about the file itself: its alignment, its place in a split set) and the tensors that
+//! are no experts', under their own names and in their own types.
+//!
 //! **Unfinished.** While a pool is being packed there is a `pack.journal` and no `pool.json`:
 //! such a folder does not open.
 
@@ -48,7 +54,9 @@ mod index;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use index::{Index, PlacedExpert, Schema, SchemaPart, SpineFile, padded, spine_name};
+pub(crate) use index::{
+    GGUF_SPINE, Index, PlacedExpert, Schema, SchemaPart, SpineFile, padded, spine_name,
+};
 
 use super::collect::{Collected, Origin, RawPart, open_regular};
 use super::expert::{Extent, Part};
@@ -102,7 +110,8 @@ pub(super) fn index_of(path: &Path) -> Result<Option<PathBuf>, TierError> {
         if name == INDEX {
             return Ok(Some(path.to_owned()));
         }
-        let part = name == EXPERTS || (name.starts_with("spine") && source::is_tensor_file(name));
+        let spine = name.starts_with("spine") && source::is_tensor_file(name);
+        let part = name == EXPERTS || name == GGUF_SPINE || spine;
         // An unfinished pack's files are as closed as its folder.
         return if part { index_of(source::parent(path)) } else { Ok(None) };
     }
@@ -135,7 +144,11 @@ pub(super) fn collect(path: &Path) -> Result<(Collected, Checksums), TierError> 
     let parts = collected.parts.len();
     for spine in &index.spine {
         let file = dir.join(&spine.file);
-        collected.add_file(&file, &[], &mut |_| ())?;
+        if spine.file == GGUF_SPINE {
+            collected.add_gguf(&file, &[])?;
+        } else {
+            collected.add_file(&file, &[], &mut |_| ())?;
+        }
         checksums.files.push(Some(spine.checksum));
         let present = collected.files.last().map_or(0, |file| file.identity.len);
         let inconsistent = |reason: String| TierError::ShardSetInconsistent {

@@ -34,7 +34,8 @@ fn every_fault_of_an_index_has_its_name() {
         Box::new(move |index| *index.pointer_mut(at).unwrap() = value.clone())
     };
     let cases: Vec<(Edit<'_>, &str, &str)> = vec![
-        (set("/version", json!(2)), "unsupported", "version"),
+        (set("/version", json!(3)), "unsupported", "version"),
+        (set("/version", json!(2)), "header-invalid", "spine.safetensors"),
         (set("/version", json!("1")), "header-invalid", "string \"1\""),
         (set("/format", json!("other")), "not-a-model", "other"),
         (set("/align", json!(4096)), "unsupported", "4096"),

@@ -64,6 +64,7 @@ pub(in crate::pool) fn checkpoint(
     source.layers(&mut config, any_experts)?;
     source.latent_attention(&mut config)?;
     source.router(&mut config)?;
+    source.deepseek(&mut config);
     source.rope(&mut config)?;
     if !config.contains_key("vocab_size")
         && let Some(rows) = vocabulary(metadata, spine)?
@@ -209,10 +210,11 @@ impl Source<'_> {
 
     fn router(&self, config: &mut Map<String, Value>) -> Result<(), TierError> {
         let norm = self.metadata.bool(&self.key("expert_weights_norm"))?;
-        // llama.cpp's own code renormalises in every qwen3moe, and in no qwen2moe.
+        // llama.cpp's own code renormalises in every qwen3moe and in no qwen2moe; its converters
+        // write the key of a deepseek2 only where it is true.
         let norm = norm.or(match self.arch {
             "qwen3moe" => Some(true),
-            "qwen2moe" => Some(false),
+            "qwen2moe" | "deepseek2" => Some(false),
             _ => None,
         });
         if let Some(norm) = norm {
@@ -232,6 +234,27 @@ impl Source<'_> {
             None => {}
         }
         Ok(())
+    }
+
+    /// What a `deepseek2` means where it has no key is what llama.cpp does then, and not what the
+    /// defaults of the config's class are: no groups (files of before the end of 2025 do not say
+    /// that there were some), no factor, no dense layers first.
+    fn deepseek(&self, config: &mut Map<String, Value>) {
+        if self.arch != "deepseek2" {
+            return;
+        }
+        if let Some(experts) = config.remove("num_experts") {
+            config.insert("n_routed_experts".to_owned(), experts);
+        }
+        for (name, value) in [
+            ("n_group", json!(1)),
+            ("topk_group", json!(1)),
+            ("routed_scaling_factor", json!(1.0)),
+            ("first_k_dense_replace", json!(0)),
+            ("n_shared_experts", json!(0)),
+        ] {
+            config.entry(name).or_insert(value);
+        }
     }
 
     fn rope(&self, config: &mut Map<String, Value>) -> Result<(), TierError> {

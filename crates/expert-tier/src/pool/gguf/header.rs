@@ -8,7 +8,7 @@ use std::fs::File;
 use std::path::Path;
 
 /// Where the data section begins unless `general.alignment` says otherwise, and every tensor.
-const DEFAULT_ALIGNMENT: u64 = 32;
+pub(super) const DEFAULT_ALIGNMENT: u64 = 32;
 /// More dimensions than ggml has are refused.
 const MOST_DIMS: u32 = 4;
 /// The shortest entry of the tensor list: an empty name, no dimension, type and offset.

@@ -13,6 +13,7 @@ mod header;
 mod names;
 mod split;
 mod value;
+mod write;
 
 pub use value::{Array, Metadata, Value};
 
@@ -20,6 +21,7 @@ pub(super) use config::checkpoint;
 pub(super) use header::{Tensor, read_header};
 pub(super) use names::{Name, classify};
 pub(super) use split::{SplitKeys, collect_dir, collect_file, is_gguf_name};
+pub(crate) use write::{Listed, Pairs, padding};
 
 /// The first bytes of every file.
 pub(super) const MAGIC: &[u8; 4] = b"GGUF";

@@ -204,6 +204,14 @@ impl Metadata {
     }
 }
 
+/// Goes on behind a pair, and returns its key.
+pub(super) fn skip_pair(cursor: &mut Cursor<'_>) -> Result<String, TierError> {
+    let key = key(cursor)?;
+    let kind = cursor.u32()?;
+    Value::parse(cursor, kind, &key, false)?;
+    Ok(key)
+}
+
 fn key(cursor: &mut Cursor<'_>) -> Result<String, TierError> {
     let key = cursor.text(&|| "a key".to_owned())?;
     if key.is_empty() {

@@ -11,7 +11,10 @@ use serde::{Deserialize as DeriveDeserialize, Serialize, Serializer};
 use std::path::Path;
 
 const FORMAT: &str = "expert-tier-pool";
+/// The version of pools whose spine is safetensors.
 const VERSION: u64 = 1;
+/// The version of pools whose spine is a GGUF file.
+const GGUF_VERSION: u64 = 2;
 /// The last number stays free, see `names`.
 const MOST: u64 = u16::MAX as u64 - 1;
 
@@ -32,6 +35,9 @@ pub(super) fn role_name(role: PartRole) -> &'static str {
 pub(crate) fn padded(offset: u64) -> Option<u64> {
     offset.checked_next_multiple_of(PART_ALIGN)
 }
+
+/// The spine of a GGUF pool.
+pub(crate) const GGUF_SPINE: &str = "spine.gguf";
 
 /// The name of spine file `number` (from 0) of `total`.
 pub(crate) fn spine_name(number: usize, total: usize) -> String {
@@ -178,10 +184,9 @@ impl Index {
                 reason: format!("format is {:?}, not {FORMAT:?}", head.format.0),
             });
         }
-        if head.version != VERSION {
-            return Err(
-                at.unsupported("version", format!("{}, {VERSION} can be read", head.version))
-            );
+        if !matches!(head.version, VERSION | GGUF_VERSION) {
+            let known = format!("{}, {VERSION} and {GGUF_VERSION} can be read", head.version);
+            return Err(at.unsupported("version", known));
         }
         let raw: RawIndex<'_> =
             serde_json::from_slice(text).map_err(|error| at.invalid(None, error.to_string()))?;
@@ -202,6 +207,11 @@ impl Index {
             let expert = at.expert(&raw, &index)?;
             index.experts.push(expert);
         }
+        if index.version() != head.version {
+            let spine: Vec<&str> = index.spine.iter().map(|spine| spine.file.as_str()).collect();
+            let reason = format!("version {} with a spine of {spine:?}", head.version);
+            return Err(at.invalid(None, reason));
+        }
         if index.experts.is_empty() {
             return Err(at.invalid(None, "there are no experts"));
         }
@@ -209,11 +219,19 @@ impl Index {
         Ok(index)
     }
 
+    /// The version that can say it.
+    fn version(&self) -> u64 {
+        match self.spine.iter().any(|spine| spine.file == GGUF_SPINE) {
+            true => GGUF_VERSION,
+            false => VERSION,
+        }
+    }
+
     /// The text of the index.
     pub(crate) fn render(&self) -> String {
         let text = |text: &str| Text(text.to_owned().into());
         let mut out = String::with_capacity(self.experts.len() * 64 + 4096);
-        out.push_str(&format!("{{\"format\":\"{FORMAT}\",\"version\":{VERSION},"));
+        out.push_str(&format!("{{\"format\":\"{FORMAT}\",\"version\":{},", self.version()));
         out.push_str(&format!("\"created_by\":{},", json(&text(&self.created_by))));
         out.push_str(&format!("\"align\":{ALIGN},\"experts_len\":{},", self.experts_len));
         let spine: Vec<_> = self
