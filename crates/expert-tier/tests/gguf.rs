@@ -159,16 +159,17 @@ fn with_array(count: u64, present: usize) -> Vec<u8> {
 }
 
 fn bytes_of(pool: &Pool, extent: Extent) -> Vec<u8> {
-    let bytes = fs::read(pool.path_of(extent.file)).unwrap();
+    let bytes = fs::read(pool.path_of(extent.file)).expect("a file of the pool");
     bytes[extent.offset as usize..extent.end() as usize].to_vec()
 }
 
 /// Keys of the model, not of the file.
 fn said(pool: &Pool) -> Vec<(String, Value)> {
-    let metadata = Metadata::read(pool.gguf().unwrap().path()).unwrap();
+    let gguf = pool.gguf().expect("a pool of GGUF");
+    let metadata = Metadata::read(gguf.path()).expect("its metadata");
     let kept = |key: &&str| !key.starts_with("split.") && *key != "general.alignment";
     let pairs = metadata.keys().filter(kept);
-    pairs.map(|key| (key.to_owned(), metadata.get(key).unwrap().clone())).collect()
+    pairs.filter_map(|key| Some((key.to_owned(), metadata.get(key)?.clone()))).collect()
 }
 
 #[test]
