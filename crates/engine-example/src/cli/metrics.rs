@@ -151,7 +151,9 @@ pub(crate) fn fetch(address: &str) -> Result<Vec<(String, f64)>> {
 fn ask(address: SocketAddr, host: &str) -> std::io::Result<String> {
     let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
     stream.set_read_timeout(Some(PATIENCE))?;
-    write!(stream, "GET /metrics HTTP/1.0\r\nHost: {host}\r\nConnection: close\r\n\r\n")?;
+    // In one piece: who answers after the first of several resets the connection.
+    let request = format!("GET /metrics HTTP/1.0\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes())?;
     let mut answer = Vec::new();
     stream.take(ANSWER_CAP).read_to_end(&mut answer)?;
     Ok(String::from_utf8_lossy(&answer).into_owned())
