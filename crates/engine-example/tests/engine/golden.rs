@@ -5,6 +5,7 @@ use crate::support::{
     Checkpoint, FIXTURES, Golden, PlainExperts, argmax, fixture_dir, max_difference,
 };
 use engine_example::models::{Decoder, GateRoom, LayerGate, LogitRows, MoeCall};
+use engine_example::router::Routed;
 use proptest::prelude::*;
 
 fn forward(
@@ -15,6 +16,13 @@ fn forward(
 ) -> Vec<Vec<f32>> {
     let mut run = |call: &MoeCall<'_>, out: &mut [f32]| experts.run(call, out);
     model.forward(tokens, rows, &mut run).unwrap().to_vec2().unwrap()
+}
+
+/// As the recordings have it; a bias that selects only makes that another order than the route's.
+pub(crate) fn by_weight(routed: &Routed) -> Vec<(u16, f32)> {
+    let mut chosen: Vec<(u16, f32)> = routed.iter().collect();
+    chosen.sort_by(|a, b| b.1.total_cmp(&a.1));
+    chosen
 }
 
 /// Compares what the experts of one call got and gave with the recording.
@@ -36,9 +44,7 @@ fn check_call(
     let weights = golden.rows(&format!("topk_weights.{layer}"));
     for (position, routed) in call.routes.iter().enumerate() {
         let place = format!("{what}: layer {layer} position {position}");
-        // Recorded by weight; a bias that selects only makes that another order than the route's.
-        let mut chosen: Vec<(u16, f32)> = routed.iter().collect();
-        chosen.sort_by(|a, b| b.1.total_cmp(&a.1));
+        let chosen = by_weight(routed);
         let experts: Vec<u16> = chosen.iter().map(|one| one.0).collect();
         assert_eq!(experts, wanted[position], "{place}");
         for ((_, got), wanted) in chosen.iter().zip(&weights[position]) {
