@@ -63,7 +63,8 @@ class Runner:
     """Cells, as many at once as there are CPUs; results in order of their ending."""
 
     def __init__(self, name):
-        self.records = record.Records(name)
+        # Hours, so what is there already stays.
+        self.records = record.Records(name, go_on=name == "full")
         self.failed, self.skipped = [], []
         self.lock = threading.Lock()
 
@@ -81,8 +82,13 @@ class Runner:
             self.records.add(found)
 
     def run(self, wanted):
-        ready = []
+        ready, there = [], {row["cell"]["id"] for row in self.records.rows}
+        if there:
+            print(f"going on: {len(there)} cells are in {self.records.path} (delete it to start "
+                  "again)", flush=True)
         for cell in wanted:
+            if cell["id"] in there:
+                continue
             if cell["policy"] == "cast" and cell["tree"] != "cast":
                 self.skipped.append(cell["id"])
             else:

@@ -23,12 +23,12 @@ def file_hash(path):
     return hashlib.sha256(path.read_bytes()).hexdigest()[:16] if path.exists() else None
 
 
-def patch_hash():
-    """Of our kernel sources, in the order of their names."""
+def sources_hash(*folders):
+    """Of what lies below these folders of kernel/, in the order of names; tests do not count."""
     total = hashlib.sha256()
-    for folder in ("cast", "patches"):
+    for folder in folders:
         for path in sorted((ROOT / "kernel" / folder).rglob("*")):
-            if path.is_file() and "test" not in path.parts:
+            if path.is_file() and not {"test", "__pycache__"} & set(path.parts):
                 total.update(path.relative_to(ROOT).as_posix().encode() + b"\0" + path.read_bytes())
     return total.hexdigest()[:16]
 
@@ -53,9 +53,9 @@ def kernels():
 
 
 class Records:
-    """The records of one run."""
+    """The records of one run; with `go_on` those of an earlier one of the same kernels first."""
 
-    def __init__(self, name):
+    def __init__(self, name, go_on=False):
         RESULTS.mkdir(parents=True, exist_ok=True)
         self.name = name
         self.path = RESULTS / f"{name}.jsonl"
@@ -63,8 +63,28 @@ class Records:
         self.head = {"command": f"kernel/lab/run {name if name in ('quick', 'full', 'cell') else 'matrix ' + name}",
                      "date": time.strftime("%Y-%m-%d", time.gmtime()),
                      "host": f"{platform.system()} {platform.release()}, {os.cpu_count()} CPUs, {cpu_model()}",
-                     "patch": patch_hash(), "kernels": kernels()}
-        self.path.write_text(json.dumps({"run": self.head}) + "\n")
+                     "patch": sources_hash("cast", "patches"),
+                     "lab": sources_hash("lab/guest", "lab/lib"), "kernels": kernels()}
+        if go_on:
+            self.rows = self.earlier()
+        self.path.write_text("".join(json.dumps(row) + "\n" for row in [{"run": self.head}, *self.rows]))
+
+    def earlier(self):
+        """Results that a run of the same command, kernels and lab left; failures are not kept."""
+        if not self.path.exists():
+            return []
+        found = []
+        for line in self.path.read_text().splitlines():
+            try:
+                found.append(json.loads(line))
+            except ValueError:
+                # Interrupted while it was written.
+                continue
+        first, *rows = found or [{}]
+        same = ("command", "patch", "lab", "kernels")
+        if any(first.get("run", {}).get(name) != self.head[name] for name in same):
+            return []
+        return [row for row in rows if "failed" not in row]
 
     def add(self, row):
         self.rows.append(row)

@@ -18,15 +18,21 @@ def traces(*names):
 
 
 OLMOE = traces("olmoe_299.jsonl.gz")
+KIMI = traces("kimi_linear_300.jsonl.gz")
+CODE = traces(DOMAINS[0])
+# A prompt every 60 tokens that reads 90 % of the pool.
+PROMPTS = ["--prefill-every", "60", "--prefill-share", "0.9"]
 # Real models' experts are larger; what is kept is pages an expert (16 and more) and experts
 # a memory (hundreds and more), so that a cell takes seconds.
 # name: (arguments, bytes of an expert, experts of the pool). A capacity in per cent is of
 # these experts; made-up scenarios are sized for a capacity of 256 experts.
 SCENARIOS = {
     "olmoe": (OLMOE, 128 * KIB, 1024),
-    "kimi": (traces("kimi_linear_300.jsonl.gz"), 64 * KIB, 6656),
-    "tiny": (traces(DOMAINS[0]), 256 * KIB, 384),
-    "prefill-mix": (OLMOE + ["--prefill-every", "60", "--prefill-share", "0.9"], 128 * KIB, 1024),
+    "kimi": (KIMI, 64 * KIB, 6656),
+    "tiny": (CODE, 256 * KIB, 384),
+    "prefill-mix": (OLMOE + PROMPTS, 128 * KIB, 1024),
+    "prefill-kimi": (KIMI + PROMPTS, 64 * KIB, 6656),
+    "prefill-tiny": (CODE + PROMPTS, 256 * KIB, 384),
     "one-off": (OLMOE + ["--one-off", "0.2"], 128 * KIB, 1024),
     "batch-4": (traces(*DOMAINS) + ["--union"], 256 * KIB, 384),
     "domains": (traces(*DOMAINS) + ["--turns", "250"], 256 * KIB, 384),

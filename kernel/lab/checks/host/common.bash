@@ -55,7 +55,7 @@ check_initramfs() { # OUT
 	local tree program
 	tree=$(mktemp -d)
 	mkdir -p "$tree"/{bin,proc,sys,dev,cg,mnt,tmp}
-	for program in churn cgroups large mix; do
+	for program in churn cgroups large mix toggle; do
 		musl-gcc -static -O2 -Wall -Wextra -Werror -o "$tree/bin/$program" \
 			"$HERE/guest/$program.c" $HERE/guest/common.c
 	done
