@@ -39,7 +39,9 @@ def main():
     lines = [f"# {records.head['command']}", "",
              f"{records.head['date']}; our kernel sources: `{records.head['patch']}`.", "",
              f"Instructions for each 4 KiB page that is in memory, user and kernel: median (range) "
-             f"of {ROUNDS} boots, each {TIMES} passes over {341 * 128 // 1024} MiB. `pread`: 128 KiB "
+             f"of {ROUNDS} boots, each {TIMES} passes over {341 * 128 // 1024} MiB after three that do "
+             "not count (a page's second read activates it on the stock lists, its second and "
+             "third are recorded by CAST). `pread`: 128 KiB "
              "a call. `mapped`: mapped anew each pass, so a page is a share of a minor fault and "
              "of unmapping.", "", "| kernel, policy | pread | mapped |", "| --- | ---: | ---: |"]
     for policy, tree in kinds:

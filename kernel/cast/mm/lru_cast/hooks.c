@@ -7,36 +7,36 @@
 #include <linux/mm.h>
 #include <linux/mm_inline.h>
 #include <linux/mmzone.h>
+#include <linux/page_idle.h>
 #include <linux/rcupdate.h>
 
+#include "compat/kernel.h"
 #include "policy/policy.h"
 #include "tune/tune.h"
 
 /*
- * A read may come while the folio is moved to another cgroup, so its lruvec
- * is only looked at: then the tick is of the one or the other. No lock and no
- * list are touched.
+ * The tick that a read of @folio is of; false if it is no page of a lruvec's.
+ * A read may come while the folio is moved to another cgroup: then the tick is
+ * of the one or the other. No lock and no list are touched.
  */
-static void note(struct folio *folio, bool arrived)
+static __always_inline bool now_of(const struct folio *folio, u32 *now)
 {
 	struct mem_cgroup *memcg;
-	struct lruvec *lruvec;
-	bool recorded = false;
-
-	/* Device memory has no state words, and is not reclaimed. */
-	if (folio_is_zone_device(folio))
-		return;
+	bool known;
 
 	rcu_read_lock();
 	/* What is mapped may also be no page of a cgroup's: the VDSO's. */
-	memcg = folio_memcg_check(folio);
-	if (memcg || mem_cgroup_disabled()) {
-		lruvec = mem_cgroup_lruvec(memcg, folio_pgdat(folio));
-		recorded = cast_word_note_read(folio_pfn(folio),
-					       cast_now(lruvec), arrived);
-	}
+	memcg = folio_memcg_check((struct folio *)folio);
+	known = memcg || mem_cgroup_disabled();
+	if (known)
+		*now = cast_now(mem_cgroup_lruvec(memcg, folio_pgdat(folio)));
 	rcu_read_unlock();
-	if (recorded)
+	return known;
+}
+
+static noinline void record(struct folio *folio, u32 now, bool arrived)
+{
+	if (cast_word_note_read(folio_pfn(folio), now, arrived))
 		cast_tune_event(folio, CAST_EV_READ);
 }
 
@@ -44,18 +44,49 @@ static void note(struct folio *folio, bool arrived)
  * The read that brings a page in comes right behind its arrival, which has
  * counted it. PG_referenced means nothing else in the pages that CAST owns: it
  * says that this read has been.
+ *
+ * Most reads of what is in memory add nothing: they end before any call.
  */
 void __cast_read(struct folio *folio)
 {
-	bool arrived = !folio_test_referenced(folio);
+	u32 now;
 
-	if (arrived)
-		folio_set_referenced(folio);
-	note(folio, arrived);
+	/* Device memory has no state words, and is not reclaimed. */
+	if (folio_is_zone_device(folio) || !now_of(folio, &now))
+		return;
+	if (likely(folio_test_referenced(folio))) {
+		if (!cast_word_is_told(cast_word(folio_pfn(folio)), now))
+			record(folio, now, false);
+		return;
+	}
+	folio_set_referenced(folio);
+	record(folio, now, true);
+}
+
+/* Folios of a cache, so no device's; one lookup of the lruvec for a batch. */
+bool __cast_read_next(struct folio *folio, struct cast_reader *reader)
+{
+	unsigned long owner = cast_folio_owner(folio);
+
+	if (folio_test_idle(folio))
+		folio_clear_idle(folio);
+	if (unlikely(reader->owner != owner || reader->nid != folio_nid(folio))) {
+		if (!now_of(folio, &reader->now))
+			return true;
+		reader->owner = owner;
+		reader->nid = folio_nid(folio);
+	}
+	if (unlikely(!folio_test_referenced(folio) ||
+		     !cast_word_is_told(cast_word(folio_pfn(folio)),
+					reader->now)))
+		__cast_read(folio);
+	return true;
 }
 
 bool cast_young(struct folio *folio, bool again)
 {
+	u32 now;
+
 	/*
 	 * A page is mapped young by the fault that reads it in, and so are
 	 * its neighbours that the fault maps around it. That mark is the
@@ -65,7 +96,8 @@ bool cast_young(struct folio *folio, bool again)
 		folio_set_referenced(folio);
 		return false;
 	}
-	note(folio, false);
+	if (!folio_is_zone_device(folio) && now_of(folio, &now))
+		record(folio, now, false);
 	return true;
 }
 

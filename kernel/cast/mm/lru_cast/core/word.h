@@ -31,6 +31,8 @@
 #define CAST_TICK_SHIFT		16
 #define CAST_TAG_SHIFT		(CAST_TICK_SHIFT + CAST_TICK_BITS)
 #define CAST_TAG_FIELD		(CAST_TAG_MASK << CAST_TAG_SHIFT)
+#define CAST_TICK_FIELD		(CAST_TICK_MASK << CAST_TICK_SHIFT)
+#define CAST_G1_FIELD		(15U << CAST_G1_SHIFT)
 
 static_assert(CAST_TICK_BITS + CAST_TAG_BITS == 16);
 
@@ -121,11 +123,19 @@ static inline u32 cast_word_with_history(u32 word, u32 from)
 }
 
 /*
- * The word after a read at @now. Two reads of a tick count: what fits into
- * memory is read again while no time passes, and must not look as if it had
- * been read once. More add nothing, which class 0 of the last gap tells: how
- * often a page is read while the clock stands says little of what comes.
+ * Two reads of a tick count: what fits into memory is read again while no time
+ * passes, and must not look as if it had been read once. More add nothing,
+ * which class 0 of the last gap tells: how often a page is read while the
+ * clock stands says little of what comes. True if @word has its two of @now.
  */
+static inline bool cast_word_is_told(u32 word, u32 now)
+{
+	return (word & (CAST_CNT_MAX - 1)) &&
+	       !((word ^ now << CAST_TICK_SHIFT) &
+		 (CAST_TICK_FIELD | CAST_G1_FIELD));
+}
+
+/* The word after a read at @now. */
 static inline u32 cast_word_after_read(u32 word, u32 now)
 {
 	u32 cnt = cast_word_cnt(word);
@@ -133,7 +143,7 @@ static inline u32 cast_word_after_read(u32 word, u32 now)
 
 	if (!cnt)
 		return cast_word_make(1, 0, 0, now, cast_word_tag(word));
-	if (!age && cnt >= 2 && !cast_word_g1(word))
+	if (cast_word_is_told(word, now))
 		return word;
 	return cast_word_make(min(cnt + 1, CAST_CNT_MAX), cast_gap_class(age),
 			      cnt >= 2 ? cast_word_g1(word) : 0, now,
