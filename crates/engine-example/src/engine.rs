@@ -9,6 +9,7 @@ use crate::models::{Decoder, LogitRows, MoeCall};
 use crate::pilot::{Pilot, Routers};
 use crate::sampling::{Sampler, SamplingConfig};
 use crate::spine::with_f32;
+use crate::spinners::Spinners;
 use crate::text::Text;
 use crate::weights::{SharedBytes, SpineWeights, StoredTensor, WeightFormat};
 use expert_tier::observe::SystemRoot;
@@ -141,6 +142,7 @@ impl Engine {
         let mut experts = Experts::new(tier, widths, format, options.isa);
         experts.set_activation(activation);
         experts.set_prompt_reads(options.prompt_reads);
+        experts.set_spinners(Spinners::new(options.threads));
         let root = SystemRoot::default();
         Ok(Self { pool, spine, decoder, experts, text, threads, root, isa: options.isa })
     }

@@ -6,6 +6,7 @@ use crate::kernels::{Activation, ExpertTask, Isa, MoeSum, Scratch};
 use crate::models::MoeCall;
 use crate::pilot::Pilot;
 use crate::router::Routed;
+use crate::spinners::Spinners;
 use crate::weights::WeightFormat;
 use expert_tier::{Adopting, Tier, TierError};
 use router_trace::{PassInfo, PassKind, Phase, Recorder};
@@ -38,6 +39,7 @@ pub struct Experts {
     widths: [usize; 2],
     activation: Activation,
     scratch: Scratch,
+    spinners: Spinners,
     recorder: Option<Recorder>,
     /// The pass that is recorded: its number, and the last layer that it reported.
     step: u64,
@@ -64,6 +66,7 @@ impl Experts {
             widths,
             activation: Activation::Silu,
             scratch: Scratch::default(),
+            spinners: Spinners::new(1),
             recorder: None,
             step: 0,
             last_layer: None,
@@ -109,6 +112,8 @@ impl Experts {
                 if more.is_empty() {
                     break;
                 }
+                // Not before the wait: who reads for it may need the cores.
+                self.spinners.keep();
                 let usable = adopting.experts().zip(batch).skip(more.start);
                 let tasks = usable.map(|(expert, group)| {
                     let weights = weights_in_place(&expert, self.widths, self.format)?;
@@ -129,6 +134,11 @@ impl Experts {
     /// What the experts do between their projections.
     pub fn set_activation(&mut self, activation: Activation) {
         self.activation = activation;
+    }
+
+    /// Let the threads of this pool, which [`Experts::run`] is called on, spin from layer to layer.
+    pub fn set_spinners(&mut self, spinners: Spinners) {
+        self.spinners = spinners;
     }
 
     /// What becomes of the experts that the next prompts read.
