@@ -38,7 +38,7 @@ impl Spinners {
     }
 
     /// Makes every other thread of the pool that this is called on look for work from now on,
-    /// and for [a moment](PATIENCE) after the last that it found. Costs next to nothing while they
+    /// and for 200 µs after the last that it found. Costs next to nothing while they
     /// do; nothing happens outside of a pool.
     pub fn keep(&self) {
         let Some(caller) = rayon::current_thread_index() else { return };

@@ -71,7 +71,7 @@ boot_qemu() { # KERNEL SCRATCH [kernel parameters]
 	local kernel=$1 scratch=$2
 	shift 2
 	exec qemu-system-x86_64 \
-		-accel tcg,thread=multi -cpu max,-erms -smp "${CPUS:-2}" -m "${MEM:-160}" \
+		-accel "tcg,thread=${TCG_THREADS:-multi}" -cpu max,-erms -smp "${CPUS:-2}" -m "${MEM:-160}" \
 		-machine microvm,acpi=off,rtc=on,isa-serial=on,pit=on,pic=on,auto-kernel-cmdline=on \
 		-drive "file=$scratch/disk,format=raw,if=none,id=d0,cache=unsafe" \
 		-device virtio-blk-device,drive=d0 -nodefaults -no-user-config -display none \
@@ -87,7 +87,7 @@ boot_uml() { # KERNEL SCRATCH [kernel parameters]
 }
 
 # Boots KERNEL for the guest's CHECK. Fails on a line that says FAIL, or if it does not end.
-# From the environment: MEM (MiB), CPUS, PATIENCE (seconds beyond twelve times SECONDS), KIND (of
+# From the environment: TCG_THREADS (multi or single), MEM (MiB), CPUS, PATIENCE (seconds beyond twelve times SECONDS), KIND (of
 # kernel, for the log's name).
 boot_check() { # KERNEL CHECK SECONDS [kernel parameters]
 	local kernel=$1 check=$2 seconds=$3 scratch log status=0 boot=boot_qemu
