@@ -129,7 +129,7 @@ class Reading(unittest.TestCase):
         for channel in ("pread", "mapped"):
             code, facts, result = self.read(channel, "-w", "3")
             self.assertEqual(code, 0)
-            self.assertEqual(result["pages"], 4 * facts["keys"] * EXPERT // 4096)
+            self.assertEqual(result["pages"], (3 + 3) * facts["keys"] * EXPERT // 4096)
 
 
 class Verdicts(unittest.TestCase):

@@ -87,7 +87,8 @@ boot_uml() { # KERNEL SCRATCH [kernel parameters]
 }
 
 # Boots KERNEL for the guest's CHECK. Fails on a line that says FAIL, or if it does not end.
-# From the environment: TCG_THREADS (multi or single), MEM (MiB), CPUS, PATIENCE (seconds beyond twelve times SECONDS), KIND (of
+# From the environment: MEM (MiB), CPUS, TCG_THREADS (multi or single), PATIENCE (seconds beyond
+# twelve times SECONDS), KIND (of
 # kernel, for the log's name).
 boot_check() { # KERNEL CHECK SECONDS [kernel parameters]
 	local kernel=$1 check=$2 seconds=$3 scratch log status=0 boot=boot_qemu
