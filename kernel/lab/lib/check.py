@@ -218,6 +218,17 @@ class Verdicts(unittest.TestCase):
             self.assertEqual((said["kernel"], said["result"]), ("6.12", None))
             self.assertEqual(len(said["failures"]), 2)
 
+    def test_a_machine_that_stops_early_is_quoted(self):
+        with tempfile.TemporaryDirectory() as folder, mock.patch.object(
+                guest, "LAB", Path(folder)), mock.patch.object(
+                guest, "command", lambda *_: ["sh", "-c", "echo no such disk >&2; exit 3"]):
+            for name in ("initrd.gz", "list"):
+                (Path(folder) / name).write_bytes(b"")
+            with self.assertRaises(guest.GuestError) as told:
+                guest.run(cells.cell(policy="legacy"), Path(folder) / "list")
+            for said in ("without a result", "| no such disk", "sh: exit status 3"):
+                self.assertIn(said, str(told.exception))
+
 
 class Matrices(unittest.TestCase):
     def test_no_cell_twice_and_names_tell_them_apart(self):

@@ -73,6 +73,7 @@ def command(cell, initrd, scratch):
     accel = ["-accel", cell.get("tcg", "tcg,thread=multi"), "-cpu", "max,-erms"]
     if cell.get("icount"):
         accel += ["-icount", "shift=0,sleep=off"]
+    # UML locks all of a disk that it reads: QEMU's own locks would find theirs taken beside it.
     return ["qemu-system-x86_64", *accel, "-machine",
             "microvm,acpi=off,rtc=on,isa-serial=on,pit=on,pic=on,auto-kernel-cmdline=on",
             "-device", "virtio-blk-device,drive=d0", "-smp", str(cell.get("cpus", 2)),
@@ -80,7 +81,8 @@ def command(cell, initrd, scratch):
             "-kernel", kernel, "-initrd", initrd, "-append",
             f"console=ttyS0 reboot=t nokaslr mitigations=off {boot}", "-serial", "stdio",
             "-monitor", "none", "-drive",
-            f"file={image},format=raw,if=none,id=d0,readonly=on,cache=writeback"]
+            f"file={image},format=raw,if=none,id=d0,readonly=on,cache=writeback,"
+            "file.locking=off"]
 
 
 def boot(cell, list_path):
@@ -100,11 +102,14 @@ def boot(cell, list_path):
             out.write((" ".join(argv) + "\n").encode())
             out.flush()
             try:
-                subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
-                               timeout=cell.get("seconds", SECONDS), check=False,
-                               env={**os.environ, "TMPDIR": str(scratch)})
+                done = subprocess.run(
+                    argv, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT,
+                    timeout=cell.get("seconds", SECONDS), check=False,
+                    env={**os.environ, "TMPDIR": str(scratch)})
             except subprocess.TimeoutExpired:
                 raise GuestError(f"not done after {cell.get('seconds', SECONDS)} s (log: {log})") from None
+            if done.returncode:
+                out.write(f"\n{argv[0]}: exit status {done.returncode}\n".encode())
         return log, time.monotonic() - started
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
@@ -130,13 +135,19 @@ def read_log(log):
     return said
 
 
+def last_words(log, lines=12):
+    """The end of a log, for a machine where nobody can look at it later."""
+    said = log.read_text(errors="replace").splitlines()[1:]
+    return "\n".join(f"    | {line[:200]}" for line in said[-lines:]) or "    | (it said nothing)"
+
+
 def run(cell, list_path):
     """The result of a cell; GuestError where there is none."""
     log, seconds = boot(cell, list_path)
     said = read_log(log)
     if said["result"] is None or said["failures"]:
         why = "; ".join(said["failures"]) or "it stopped without a result"
-        raise GuestError(f"{why} (log: {log})")
+        raise GuestError(f"{why} after {seconds:.1f} s (log: {log}):\n{last_words(log)}")
     said["host_seconds"] = round(seconds, 2)
     said["guest_mib"] = memory_mib(cell)
     return said

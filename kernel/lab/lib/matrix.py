@@ -75,7 +75,7 @@ class Runner:
             with self.lock:
                 print(f"{cell['id']:58} NO RESULT: {error}", flush=True)
                 self.failed.append(cell["id"])
-                self.records.add({"cell": cell, "failed": str(error)})
+                self.records.add({"cell": cell, "failed": str(error).partition("\n")[0]})
             return
         with self.lock:
             print(line(found), flush=True)
