@@ -45,7 +45,8 @@ def cell(**given):
     made["list"] = f"{made['scenario']}-{made['seed']}"
     hand = f".le{made['decay']}" if made["decay"] else ""
     locked = f"{made['locked']}" if made["wall"] == "balloon" else ""
-    made["id"] = (f"{made['accel']}-{made['tree']}.{made['scenario']}.{made['percent']:g}."
+    cpus = f"-{made['cpus']}" if made["accel"] == "x86" else ""
+    made["id"] = (f"{made['accel']}{cpus}-{made['tree']}.{made['scenario']}.{made['percent']:g}."
                   f"{made['wall']}{locked}.{made['channel']}.{made['policy']}{hand}.{made['seed']}")
     return made
 

@@ -97,21 +97,24 @@ class Records:
         return path
 
 
-CASE = ("accel", "scenario", "percent", "wall", "locked", "channel", "decay")
+CASE = ("accel", "cpus", "scenario", "percent", "wall", "locked", "channel", "decay")
 COLUMNS = ("legacy", "mglru", "cast")
 
 
 def case_of(cell):
     """What cells that differ only in policy and seed have in common."""
     values = {name: cell[name] for name in CASE}
+    if cell["accel"] == "um":
+        values["cpus"] = 1
     if cell["wall"] != "balloon":
         values["locked"] = None
     return tuple(values.values())
 
 
 def name_of(case):
-    accel, scenario, percent, wall, locked, channel, _ = case
-    return f"{scenario}, {percent:g} %, {wall}{f' {locked} %' if locked else ''}, {channel}, {accel}"
+    accel, cpus, scenario, percent, wall, locked, channel, _ = case
+    return (f"{scenario}, {percent:g} %, {wall}{f' {locked} %' if locked else ''}, {channel}, "
+            f"{accel}{f', {cpus} CPUs' if cpus > 1 else ''}")
 
 
 def uncalibrated(rows):
@@ -170,8 +173,9 @@ def by_seed(rows):
 
 
 def case_line(case, found, doubtful):
-    accel, scenario, percent, wall, locked, channel, decay = case
-    cells = [f"{scenario}{', le ' + str(decay) if decay else ''}{', SMP' if accel == 'x86' else ''}"
+    accel, cpus, scenario, percent, wall, locked, channel, decay = case
+    cells = [f"{scenario}{', le ' + str(decay) if decay else ''}"
+             f"{f', {accel}, {cpus} CPUs' if accel == 'x86' else ''}"
              f"{' †' if doubtful else ''}",
              f"{percent:g}", f"{wall}{f' {locked} %' if locked else ''}", channel]
     read = lambda row: row["result"]["device_bytes"] / MIB
