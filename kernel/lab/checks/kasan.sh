@@ -9,7 +9,9 @@ export KIND=kasan PATIENCE=900
 for check in ${KASAN_CHECKS:-boot-off steady switch three tiny}; do
 	say "kasan: $check"
 	case $check in boot-off) parameter=lru_cast=0 ;; *) parameter= ;; esac
-	MEM=512 boot_check "$kernel" "$check" "$seconds" $parameter
+	# As in switch.sh and three.sh.
+	case $check in switch | three) threads=single ;; *) threads=multi ;; esac
+	TCG_THREADS=${TCG_THREADS:-$threads} MEM=512 boot_check "$kernel" "$check" "$seconds" $parameter
 done
 say "kasan: move"
 MEM=1280 boot_check "$kernel" move "$seconds" numa=fake=2 movablecore=768M

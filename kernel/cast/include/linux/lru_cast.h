@@ -2,8 +2,8 @@
 /*
  * CAST: replacement of pages by a decayed count of their reads (LRFU).
  *
- * The only header of CAST that the rest of mm/ includes. Every hook is an
- * inline test of a static key around an out-of-line call, so a kernel that
+ * The header of CAST that the rest of mm/ includes, with lru_cast_read.h for
+ * reads in a row. Every hook is an inline test of a static key around an out-of-line call, so a kernel that
  * runs without CAST pays one not-taken jump; with CONFIG_LRU_CAST=n all of
  * it is empty.
  *
@@ -37,18 +37,6 @@ struct cast_scan {
 	bool may_unmap;
 };
 
-/*
- * A read of several folios, at one time: what the last one told of the next.
- * For no longer than a batch, since time passes meanwhile.
- */
-struct cast_reader {
-#ifdef CONFIG_LRU_CAST
-	unsigned long owner;
-	int nid;		/* -1: of none yet */
-	u32 now;
-#endif
-};
-
 #ifdef CONFIG_LRU_CAST
 
 DECLARE_STATIC_KEY_FALSE(lru_cast_key);
@@ -71,7 +59,6 @@ static inline bool lru_cast_on_folio(const struct folio *folio)
 
 /* Out of line: hooks.c, unless said otherwise. */
 void __cast_read(struct folio *folio);
-bool __cast_read_next(struct folio *folio, struct cast_reader *reader);
 void __cast_new(struct folio *folio);
 void __cast_cold(struct folio *folio);
 void __cast_copy(struct folio *dst, struct folio *src);
@@ -122,19 +109,6 @@ static inline bool cast_read(struct folio *folio)
 		return false;
 	__cast_read(folio);
 	return true;
-}
-
-static inline void cast_read_begin(struct cast_reader *reader)
-{
-	reader->owner = 0;
-	reader->nid = -1;
-}
-
-/* As cast_read(), of a page cache's folio and with what @reader knows. */
-static inline bool cast_read_next(struct folio *folio,
-				  struct cast_reader *reader)
-{
-	return lru_cast_on_folio(folio) && __cast_read_next(folio, reader);
 }
 
 /* A folio enters the page cache: read once, now. Folio locked and charged. */
@@ -216,14 +190,6 @@ static inline bool lru_cast_on_folio(const struct folio *folio)
 }
 
 static inline bool cast_read(struct folio *folio)
-{
-	return false;
-}
-
-static inline void cast_read_begin(struct cast_reader *reader) { }
-
-static inline bool cast_read_next(struct folio *folio,
-				  struct cast_reader *reader)
 {
 	return false;
 }

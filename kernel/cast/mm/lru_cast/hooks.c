@@ -3,6 +3,7 @@
  * What the rest of mm/ tells CAST, behind the static key: see lru_cast.h.
  */
 #include <linux/lru_cast.h>
+#include <linux/lru_cast_read.h>
 #include <linux/memcontrol.h>
 #include <linux/mm.h>
 #include <linux/mm_inline.h>
@@ -44,42 +45,52 @@ static noinline void record(struct folio *folio, u32 now, bool arrived)
  * The read that brings a page in comes right behind its arrival, which has
  * counted it. PG_referenced means nothing else in the pages that CAST owns: it
  * says that this read has been.
- *
- * Most reads of what is in memory add nothing: they end before any call.
  */
+static void read_at(struct folio *folio, u32 now)
+{
+	if (!folio_test_referenced(folio)) {
+		folio_set_referenced(folio);
+		record(folio, now, true);
+	} else if (!cast_word_is_told(cast_word(folio_pfn(folio)), now)) {
+		record(folio, now, false);
+	}
+}
+
 void __cast_read(struct folio *folio)
 {
 	u32 now;
 
 	/* Device memory has no state words, and is not reclaimed. */
-	if (folio_is_zone_device(folio) || !now_of(folio, &now))
-		return;
-	if (likely(folio_test_referenced(folio))) {
-		if (!cast_word_is_told(cast_word(folio_pfn(folio)), now))
-			record(folio, now, false);
-		return;
-	}
-	folio_set_referenced(folio);
-	record(folio, now, true);
+	if (!folio_is_zone_device(folio) && now_of(folio, &now))
+		read_at(folio, now);
 }
 
-/* Folios of a cache, so no device's; one lookup of the lruvec for a batch. */
+static_assert(CAST_TOLD_FIELDS == (CAST_TICK_FIELD | CAST_G1_FIELD));
+static_assert(CAST_TOLD_COUNT == CAST_CNT_MAX - 1);
+
+/*
+ * What is not as the folio before, or has something to tell. Folios like this
+ * one have it in common that the lruvec's time is this, that their words are
+ * there and that they were referenced before.
+ */
 bool __cast_read_next(struct folio *folio, struct cast_reader *reader)
 {
-	unsigned long owner = cast_folio_owner(folio);
+	u32 now;
 
+	if (folio_test_swapbacked(folio))
+		return false;
 	if (folio_test_idle(folio))
 		folio_clear_idle(folio);
-	if (unlikely(reader->owner != owner || reader->nid != folio_nid(folio))) {
-		if (!now_of(folio, &reader->now))
-			return true;
-		reader->owner = owner;
-		reader->nid = folio_nid(folio);
-	}
-	if (unlikely(!folio_test_referenced(folio) ||
-		     !cast_word_is_told(cast_word(folio_pfn(folio)),
-					reader->now)))
-		__cast_read(folio);
+	if (folio_is_zone_device(folio) || !now_of(folio, &now))
+		return true;
+	read_at(folio, now);
+#ifndef NODE_NOT_IN_PAGE_FLAGS
+	reader->words = cast_words;
+	reader->owner = cast_read_owner(folio);
+	reader->flags = (cast_read_flags(folio) & ~CAST_READ_IDLE) |
+			BIT(PG_referenced);
+	reader->told = now << CAST_TICK_SHIFT & CAST_TICK_FIELD;
+#endif
 	return true;
 }
 

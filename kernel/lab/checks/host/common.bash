@@ -66,6 +66,11 @@ check_initramfs() { # OUT
 	rm -rf "$tree"
 }
 
+# For checks that switch under pressure. With a thread for each of its CPUs, QEMU goes on running
+# code that another CPU has changed ("Oops: int3" where the finished instruction stands). Stock's
+# own switch dies of it as well, with CAST off: emulator.sh.
+cpus_take_turns() { export TCG_THREADS=${TCG_THREADS:-single}; }
+
 # The machines, in place of the shell that calls them. The console is what they print.
 boot_qemu() { # KERNEL SCRATCH [kernel parameters]
 	local kernel=$1 scratch=$2

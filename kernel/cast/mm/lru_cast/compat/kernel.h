@@ -23,16 +23,6 @@ static inline unsigned long cast_folio_flags(const struct folio *folio)
 #endif
 }
 
-/* What tells the memcg of @folio from others; never followed. */
-static inline unsigned long cast_folio_owner(const struct folio *folio)
-{
-#ifdef CONFIG_MEMCG
-	return READ_ONCE(folio->memcg_data);
-#else
-	return 0;
-#endif
-}
-
 /* For work that may run on any CPU and for long. */
 static inline struct workqueue_struct *cast_wq(void)
 {
