@@ -45,10 +45,13 @@ impl Router {
         }
     }
 
-    /// Whether it ranks by the logits themselves, which are linear in the normed stream.
+    /// What is added to the scores before they are compared; empty where nothing is.
     #[must_use]
-    pub fn ranks_logits(&self) -> bool {
-        matches!(self, Self::Softmax(_))
+    pub fn bias(&self) -> &[f32] {
+        match self {
+            Self::Softmax(_) => &[],
+            Self::Sigmoid(router) => router.bias(),
+        }
     }
 }
 

@@ -125,6 +125,23 @@ impl SigmoidGrouped {
         logits.copy_from_slice(&scratch.biased);
     }
 
+    /// The logit that gives `expert` the biased score `value`: minus infinity where every logit
+    /// gives more, plus infinity where none gives as much.
+    ///
+    /// # Panics
+    /// If there is no such expert.
+    #[must_use]
+    pub fn logit_at(&self, expert: usize, value: f32) -> f32 {
+        let score = (value - self.bias[expert]).clamp(0.0, 1.0);
+        (score / (1.0 - score)).ln()
+    }
+
+    /// `e_score_correction_bias`, one value an expert.
+    #[must_use]
+    pub fn bias(&self) -> &[f32] {
+        &self.bias
+    }
+
     fn score(&self, logits: &[f32], scratch: &mut GroupScratch) {
         let GroupScratch { scores, biased, .. } = scratch;
         scores.clear();
