@@ -37,7 +37,8 @@ impl Router {
         }
     }
 
-    /// Turns logits into what the router ranks by: its choice are the `top_k` largest of them.
+    /// Turns logits into what the router ranks by: its choice are the `top_k` largest of them, of
+    /// equal ones the lower ids.
     pub fn rank_values(&self, logits: &mut [f32], scratch: &mut GroupScratch) {
         match self {
             Self::Softmax(_) => {}

@@ -45,7 +45,9 @@ pub fn margins(logits: &[f32], k: usize, out: &mut Vec<f32>, scratch: &mut Vec<f
 
 /// The same with a standard deviation of each logit's error, and for any rule of choice:
 /// `(logit - t[e]) / sd[e]`, where `t[e]` is the logit that would give the expert the rank value
-/// midway between the `k`-th and the next largest. `room` is for as many values, twice.
+/// midway between the `k`-th and the next largest. The logit of an expert that is kept out by
+/// something else counts as the one that its rank value belongs to. `room` is for as many values,
+/// twice.
 pub(super) fn sure_margins(
     logits: &[f32],
     sd: &[f32],
@@ -67,12 +69,14 @@ pub(super) fn sure_margins(
         if !logit.is_finite() || !value.is_finite() {
             return HOPELESS;
         }
+        let logit = logit.min(rule.logit_at(expert, value));
         let over = (logit - rule.logit_at(expert, threshold)) * (1.0 / sd);
-        // The way back to logits rounds: the values themselves decide the side.
+        // The way back to logits rounds, down to infinities that have no difference: the values
+        // themselves decide the side.
         if value > threshold {
-            over.clamp(f32::MIN_POSITIVE, CERTAIN)
+            if over.is_nan() { CERTAIN } else { over.clamp(f32::MIN_POSITIVE, CERTAIN) }
         } else if value < threshold {
-            over.clamp(HOPELESS, -f32::MIN_POSITIVE)
+            if over.is_nan() { HOPELESS } else { over.clamp(HOPELESS, -f32::MIN_POSITIVE) }
         } else {
             0.0
         }
@@ -131,7 +135,7 @@ mod tests {
         }
         let (mut out, mut room) = (Vec::new(), Default::default());
         sure_margins(&[0.5; 4], &[1.0; 4], 2, &mut Fixed, &mut out, &mut room);
-        assert_eq!(out[..3], [CERTAIN, f32::MIN_POSITIVE, HOPELESS]);
+        assert_eq!(out, [CERTAIN, f32::MIN_POSITIVE, HOPELESS, HOPELESS]);
         let inputs = [f32::NAN, f32::INFINITY, 1.0, 0.0];
         sure_margins(&inputs, &[1.0; 4], 2, &mut ByLogits, &mut out, &mut room);
         assert_eq!(out[..2], [HOPELESS; 2]);

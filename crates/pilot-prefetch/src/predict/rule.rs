@@ -3,7 +3,8 @@
 /// The engine implements it with the router that decides, so that there is one rule, not two.
 pub trait SelectionRule: Send {
     /// Turns logits, one an expert, into values whose `top_k` largest are the layer's choice, of
-    /// equal ones the lower numbers; minus infinity for an expert that the others shut out.
+    /// equal ones the lower numbers. An expert that something else than its own logit keeps out
+    /// has a value below what its logit gives, as far as that is from letting it in.
     fn rank_values(&mut self, logits: &mut [f32]);
 
     /// The logit that gives `expert` the rank value `value`: minus infinity where every logit
