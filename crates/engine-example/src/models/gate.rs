@@ -50,11 +50,20 @@ impl LayerGate {
     /// # Panics
     /// If `hidden` does not have the model's width.
     pub fn rank_values(&self, hidden: &[f32], room: &mut GateRoom, out: &mut Vec<f32>) {
+        self.logits(hidden, room, out);
+        self.router.rank_values(out, &mut room.scores);
+    }
+
+    /// The router's logits, one an expert, for the residual stream `hidden` of one token; the rest
+    /// as for [`LayerGate::rank_values`].
+    ///
+    /// # Panics
+    /// If `hidden` does not have the model's width.
+    pub fn logits(&self, hidden: &[f32], room: &mut GateRoom, out: &mut Vec<f32>) {
         room.normed.resize(self.norm.width(), 0.0);
         self.norm.apply_into(hidden, &mut room.normed);
         out.resize(self.gate.weight().rows(), 0.0);
         self.gate.apply(&room.normed, out);
-        self.router.rank_values(out, &mut room.scores);
     }
 }
 

@@ -2,7 +2,6 @@ use super::Routers;
 use crate::error::EngineError;
 use crate::models::MoeCall;
 use pilot_prefetch::fit::{Correction, Fit, NormalEquations, solve};
-use pilot_prefetch::predict::Needs;
 use rayon::prelude::*;
 use router_trace::Route;
 
@@ -32,7 +31,9 @@ impl Fitter {
     #[must_use]
     pub fn new(routers: Routers, pairs: &[(usize, usize)], groups: usize) -> Self {
         let (hidden, experts) = (routers.hidden(), routers.places().n_experts());
-        let equations = vec![NormalEquations::new(hidden, experts); pairs.len()];
+        let one =
+            |pair: &(usize, usize)| NormalEquations::new(hidden, experts, routers.level(pair.1));
+        let equations: Vec<_> = pairs.iter().map(one).collect();
         Self {
             rows: vec![Rows::default(); routers.places().len()],
             pairs: pairs.to_vec(),
@@ -80,9 +81,9 @@ impl Fitter {
         for (token, (hidden, own)) in streams.enumerate() {
             let again = if token == 0 { rows.before.as_ref() } else { rows.routes.get(token - 1) };
             truth.clear();
-            truth.extend_from_slice(routers.logits(Needs::Gate, target, target, own));
+            truth.extend_from_slice(routers.gate_logits(target, own));
             routers.plain_normed(hidden, normed);
-            let lookahead = routers.logits(Needs::Gate, source, target, hidden);
+            let lookahead = routers.gate_logits(target, hidden);
             let after = from.routes[token].experts();
             let again = again.map_or(&[][..], Route::experts);
             groups[group][pair].push(normed, after, again, truth, lookahead);

@@ -30,8 +30,10 @@ impl Lane {
     pub fn new(config: PilotConfig, routers: &mut Routers) -> Result<Self, EngineError> {
         let fit = routers.fit_of_depth(config.depth)?;
         let places = routers.places();
-        let predictor = config.build(places, fit.as_ref()).ok_or_else(|| {
-            EngineError::FitMissing { predictor: config.to_string(), depth: config.depth }
+        let parts = fit.map(|fit| (fit, routers.rules()));
+        let predictor = config.build(places, parts).ok_or_else(|| EngineError::FitMissing {
+            predictor: config.to_string(),
+            depth: config.depth,
         })?;
         Ok(Self {
             width: config.width_for(places),

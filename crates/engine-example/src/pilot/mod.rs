@@ -6,6 +6,7 @@
 mod fitter;
 mod lane;
 mod routers;
+mod rule;
 mod tape;
 
 pub use fitter::Fitter;

@@ -1,3 +1,4 @@
+use super::rule::{level, selection_rule};
 use crate::error::EngineError;
 use crate::kernels::Isa;
 use crate::linear::{Linear, StoredData, StoredMatrix, Workspace};
@@ -5,8 +6,8 @@ use crate::models::{Decoder, GateRoom, LayerGate};
 use crate::spine::RmsNorm;
 use crate::weights::SharedBytes;
 use half::f16;
-use pilot_prefetch::fit::Fit;
-use pilot_prefetch::predict::{Needs, Places};
+use pilot_prefetch::fit::{Fit, Level};
+use pilot_prefetch::predict::{Needs, Places, SelectionRule};
 use pilot_prefetch::{Hint, Plan};
 use router_trace::ModelShape;
 use sha2::{Digest, Sha256};
@@ -60,33 +61,14 @@ impl Routers {
     /// The same with another fit, or none.
     ///
     /// # Errors
-    /// `fit-of-another-model` with what differs, `unsupported` for routers that no fit can
-    /// correct.
+    /// `fit-of-another-model` with what differs.
     pub fn with_fit(mut self, fit: Option<Arc<Fit>>) -> Result<Self, EngineError> {
         if let Some(fit) = &fit {
-            self.check_fittable()?;
             fit.check(&self.model(), self.hidden(), &self.places)?;
         }
         self.fit = fit;
         self.fitted.iter_mut().for_each(|row| row.fill(None));
         Ok(self)
-    }
-
-    /// Whether a fit can correct these routers: it adds to logits, so they must be what a layer
-    /// ranks by. A sigmoid router ranks by scores with a bias, in groups.
-    ///
-    /// # Errors
-    /// `unsupported`, naming the layer.
-    pub fn check_fittable(&self) -> Result<(), EngineError> {
-        match self.gates.iter().find(|gate| !gate.router().ranks_logits()) {
-            None => Ok(()),
-            Some(gate) => Err(EngineError::unsupported(
-                "router",
-                &format!("sigmoid scores with a bias in layer {}", gate.layer()),
-                "a fit corrects routers that rank by their logits; lookahead, repeat, transition \
-                 and blend need none",
-            )),
-        }
     }
 
     /// The layers that have a router.
@@ -101,8 +83,21 @@ impl Routers {
         self.plain_norm.width()
     }
 
-    /// Identity of the routers: SHA-256 over every layer's number, norm and gate as f32. A model
-    /// whose experts were packed or quantised keeps it, and with it its fit.
+    /// How each place's router chooses, for what guesses its logits.
+    #[must_use]
+    pub fn rules(&self) -> Vec<Box<dyn SelectionRule>> {
+        self.gates.iter().map(|gate| selection_rule(gate.router())).collect()
+    }
+
+    /// Whether the choice at `place` depends on what all its logits have in common.
+    #[must_use]
+    pub fn level(&self, place: usize) -> Level {
+        level(self.gates[place].router())
+    }
+
+    /// Identity of the routers: SHA-256 over every layer's number, norm, gate and, where it has
+    /// one, bias as f32. A model whose experts were packed or quantised keeps it, and with it its
+    /// fit.
     #[must_use]
     pub fn model(&self) -> String {
         let mut hash = Sha256::new();
@@ -116,6 +111,7 @@ impl Routers {
                 weight.view().row_to_f32(expert, &mut row);
                 add(&row);
             }
+            add(gate.router().bias());
         }
         hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
     }
@@ -178,6 +174,13 @@ impl Routers {
                 None => logits.clear(),
             },
         }
+        logits
+    }
+
+    /// The logits of the router at `place`, one an expert, for the stream `hidden` of one token.
+    pub fn gate_logits(&mut self, place: usize, hidden: &[f32]) -> &[f32] {
+        let Self { room, logits, .. } = self;
+        self.gates[place].logits(hidden, room, logits);
         logits
     }
 

@@ -37,7 +37,8 @@ impl Router {
         }
     }
 
-    /// Turns logits into what the router ranks by: its choice are the `top_k` largest of them.
+    /// Turns logits into what the router ranks by: its choice are the `top_k` largest of them, of
+    /// equal ones the lower ids.
     pub fn rank_values(&self, logits: &mut [f32], scratch: &mut GroupScratch) {
         match self {
             Self::Softmax(_) => {}
@@ -45,10 +46,13 @@ impl Router {
         }
     }
 
-    /// Whether it ranks by the logits themselves, which are linear in the normed stream.
+    /// What is added to the scores before they are compared; empty where nothing is.
     #[must_use]
-    pub fn ranks_logits(&self) -> bool {
-        matches!(self, Self::Softmax(_))
+    pub fn bias(&self) -> &[f32] {
+        match self {
+            Self::Softmax(_) => &[],
+            Self::Sigmoid(router) => router.bias(),
+        }
     }
 }
 

@@ -111,18 +111,55 @@ impl SigmoidGrouped {
         Ok(routed)
     }
 
-    /// Turns logits, one an expert, into what experts are chosen by: the biased score, minus
-    /// infinity outside the kept groups.
+    /// Turns logits, one an expert, into what experts are ranked by: the biased score. Experts
+    /// outside the kept groups come after the `top_k` chosen, lower by as much as the mean of their
+    /// group's two best falls short of that of the last group kept.
     ///
     /// # Panics
     /// If there is not one logit an expert.
     pub fn rank_values(&self, logits: &mut [f32], scratch: &mut GroupScratch) {
         assert_eq!(logits.len(), self.bias.len(), "one logit an expert");
         self.score(logits, scratch);
-        if self.groups_kept < self.groups {
-            self.mask_groups(&mut scratch.biased, &mut scratch.group_scores);
-        }
         logits.copy_from_slice(&scratch.biased);
+        if self.groups_kept == self.groups {
+            return;
+        }
+        let GroupScratch { biased, group_scores, .. } = scratch;
+        self.mask_groups(biased, group_scores);
+        let mut best = Best::new(self.top_k);
+        for (id, &score) in (0..).zip(&*biased) {
+            best.offer(id, score);
+        }
+        let below = best.scores[self.top_k - 1].next_down();
+        let width = biased.len() / self.groups;
+        let kept = |group: &[f32]| group.iter().any(|score| *score > f32::NEG_INFINITY);
+        let groups = group_scores.iter().zip(biased.chunks_exact(width));
+        let least = groups.filter(|(_, group)| kept(group)).map(|(score, _)| *score);
+        let least = least.fold(f32::INFINITY, f32::min);
+        let groups = biased.chunks_exact(width).zip(logits.chunks_exact_mut(width));
+        for ((group, values), score) in groups.zip(&*group_scores) {
+            if !kept(group) {
+                let short = 0.5 * (least - score);
+                values.iter_mut().for_each(|value| *value = value.min(below) - short);
+            }
+        }
+    }
+
+    /// The logit that gives `expert` the biased score `value`: minus infinity where every logit
+    /// gives more, plus infinity where none gives as much.
+    ///
+    /// # Panics
+    /// If there is no such expert.
+    #[must_use]
+    pub fn logit_at(&self, expert: usize, value: f32) -> f32 {
+        let score = (value - self.bias[expert]).clamp(0.0, 1.0);
+        (score / (1.0 - score)).ln()
+    }
+
+    /// `e_score_correction_bias`, one value an expert.
+    #[must_use]
+    pub fn bias(&self) -> &[f32] {
+        &self.bias
     }
 
     fn score(&self, logits: &[f32], scratch: &mut GroupScratch) {

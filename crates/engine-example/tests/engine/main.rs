@@ -8,6 +8,7 @@ mod gguf;
 mod golden;
 mod k3;
 mod k3_reference;
+mod pilot;
 mod rope;
 mod router;
 mod support;

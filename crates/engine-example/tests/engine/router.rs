@@ -3,6 +3,7 @@
 use crate::support::{data_path, read_json};
 use engine_example::EngineError;
 use engine_example::router::{GroupScratch, Routed, SigmoidGrouped, SoftmaxTopK};
+use proptest::prelude::*;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -119,4 +120,46 @@ fn tied_groups_keep_the_lowest() {
 fn kept_groups_must_hold_top_k() {
     let error = SigmoidGrouped::new(8, 3).unwrap().with_groups(4, 1).unwrap_err();
     assert_eq!(error.kind(), "config-inconsistent");
+}
+
+proptest! {
+    /// What predictors rank by puts the route first, and experts of groups that were dropped after
+    /// it, those of the group that came nearest to being kept before others as good.
+    #[test]
+    fn rank_values_put_the_route_first(
+        logits in prop::collection::vec(-64_i8..64, 16),
+        bias in prop::collection::vec(-32_i8..32, 16),
+        (groups, kept) in prop::sample::select(vec![(1, 1), (2, 1), (4, 1), (4, 2), (8, 3), (16, 5)]),
+        top_k in 1_usize..5,
+    ) {
+        prop_assume!(kept * (16 / groups) >= top_k);
+        let logits: Vec<f32> = logits.into_iter().map(|logit| f32::from(logit) / 16.0).collect();
+        let bias = bias.into_iter().map(|bias| f32::from(bias) / 32.0).collect();
+        let router = SigmoidGrouped::new(16, top_k).unwrap().with_bias(bias).unwrap();
+        let router = router.with_groups(groups, kept).unwrap();
+        let mut scratch = GroupScratch::default();
+        let routed = router.route(0, &logits, &mut scratch).unwrap();
+        let mut values = logits.clone();
+        router.rank_values(&mut values, &mut scratch);
+        prop_assert!(values.iter().all(|value| value.is_finite()), "{:?}", values);
+        let mut order: Vec<u16> = (0..16).collect();
+        order.sort_by(|a, b| values[usize::from(*b)].total_cmp(&values[usize::from(*a)]));
+        prop_assert_eq!(&order[..top_k], routed.route.experts(), "{:?}", values);
+        for (expert, (&value, &logit)) in values.iter().zip(&logits).enumerate() {
+            let back = router.logit_at(expert, value);
+            prop_assert!(back < logit + 1e-3, "expert {}: {} of {}", expert, back, logit);
+            if groups == 1 {
+                prop_assert!((back - logit).abs() < 1e-3, "expert {}: {}", expert, back);
+            }
+        }
+    }
+}
+
+#[test]
+fn no_logit_gives_more_than_a_whole_score() {
+    let router = SigmoidGrouped::new(2, 1).unwrap().with_bias(vec![0.25, -0.5]).unwrap();
+    assert_eq!(router.logit_at(0, 0.75), 0.0);
+    assert_eq!(router.logit_at(0, 0.25), f32::NEG_INFINITY);
+    assert_eq!(router.logit_at(0, 0.0), f32::NEG_INFINITY);
+    assert_eq!(router.logit_at(1, 0.75), f32::INFINITY);
 }

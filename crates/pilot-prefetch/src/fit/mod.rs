@@ -12,8 +12,16 @@
 //! ```
 //!
 //! `D`, `bias`, `after` and `again` are the ridge regression (Hoerl and Kennard 1970) of the true
-//! logits' difference from the lookahead's, both less their mean over the experts, which no
-//! choice depends on: without data, or with a strong ridge, what is left is the plain lookahead.
+//! logits' difference from the lookahead's: without data, or with a strong ridge, what is left is
+//! the plain lookahead. Where a router compares logits, both are taken less their mean over the
+//! experts, which no choice depends on ([`Level`]).
+//!
+//! The threshold is the layer's own ([`SelectionRule`](crate::predict::SelectionRule)). Where the
+//! logits are compared it is one for all, midway between the `k`-th and the next. A sigmoid router
+//! compares `sigmoid(logit) + b[e]` within the groups it keeps: with `v` midway between the `k`-th
+//! and the next of these, an expert's threshold is the logit that brings it there,
+//! `ln(p / (1 - p))` of `p = v - b[e]`.
+//!
 //! `sd` is the standard deviation of what the regression leaves of each expert's logit. It does
 //! not change which experts are above the threshold, but orders those below: one whose logit is
 //! hard to guess is more likely to be chosen than a well known one just as far away.
@@ -23,7 +31,7 @@ mod file;
 mod ridge;
 
 pub use error::FitError;
-pub use ridge::{NormalEquations, RIDGES, solve};
+pub use ridge::{Level, NormalEquations, RIDGES, solve};
 
 use crate::predict::Places;
 use router_trace::Route;

@@ -10,12 +10,22 @@ const BATCH: usize = 256;
 /// The least standard deviation of a logit that is admitted: none is known exactly.
 const MIN_SD: f64 = 1e-3;
 
+/// Whether a choice depends on the level of a token's logits: what all of them have in common.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Level {
+    /// It does not, since the logits are only compared (softmax): the regression leaves it out.
+    Free,
+    /// It does, since each becomes a score of its own that a bias is added to (sigmoid).
+    Counts,
+}
+
 /// What a regression needs of the tokens of one group, summed as they come: memory depends on the
 /// model's width alone, `(1 + hidden + 2 E)²` values of 8 bytes.
 #[derive(Clone, Debug)]
 pub struct NormalEquations {
     hidden: usize,
     n_experts: usize,
+    level: Level,
     /// `[F, F]`: sum of `f fᵀ` over tokens, `f` being their inputs.
     inputs: DMatrix<f64>,
     /// `[F, E]`: sum of `f yᵀ`.
@@ -29,13 +39,15 @@ pub struct NormalEquations {
 }
 
 impl NormalEquations {
-    /// No token yet, of a model with a stream of `hidden` values and `n_experts` a layer.
+    /// No token yet, of a model with a stream of `hidden` values and `n_experts` a layer, whose
+    /// level is `level`.
     #[must_use]
-    pub fn new(hidden: usize, n_experts: usize) -> Self {
+    pub fn new(hidden: usize, n_experts: usize, level: Level) -> Self {
         let width = Self::width(hidden, n_experts);
         Self {
             hidden,
             n_experts,
+            level,
             inputs: DMatrix::zeros(width, width),
             products: DMatrix::zeros(width, n_experts),
             squares: vec![0.0; n_experts],
@@ -97,7 +109,10 @@ impl NormalEquations {
         let mean = |logits: &[f32]| {
             logits.iter().map(|&logit| f64::from(logit)).sum::<f64>() / logits.len() as f64
         };
-        let means = mean(truth) - mean(lookahead);
+        let means = match self.level {
+            Level::Free => mean(truth) - mean(lookahead),
+            Level::Counts => 0.0,
+        };
         let mut column = outputs.column_mut(self.filled);
         for (at, (&truth, &lookahead)) in truth.iter().zip(lookahead).enumerate() {
             let error = f64::from(truth) - f64::from(lookahead) - means;
@@ -237,8 +252,12 @@ mod tests {
 
     /// Tokens whose logits are the lookahead's plus a known linear error.
     fn group(seed: u64, rows: usize, spread: f32) -> NormalEquations {
+        level_group(seed, rows, spread, Level::Free)
+    }
+
+    fn level_group(seed: u64, rows: usize, spread: f32, level: Level) -> NormalEquations {
         let mut seed = seed;
-        let mut equations = NormalEquations::new(3, 4);
+        let mut equations = NormalEquations::new(3, 4, level);
         for _ in 0..rows {
             let x: Vec<f32> = (0..3).map(|_| noise(&mut seed)).collect();
             let after = [((noise(&mut seed) + 1.0) * 1.99) as u16];
@@ -276,6 +295,29 @@ mod tests {
         }
     }
 
+    /// The made-up error has one level for all tokens: 0.75 - 3 × 0.25 and 1.5 - 3 × 0.5, both 0,
+    /// and a common push of the second input, which only a regression with the level can find.
+    #[test]
+    fn a_level_is_found_where_it_counts() {
+        let moved = |level| {
+            let mut seed = 9;
+            let mut equations = level_group(5, 400, 0.0, level);
+            for _ in 0..400 {
+                let x: Vec<f32> = (0..3).map(|_| noise(&mut seed)).collect();
+                let lookahead: Vec<f32> = (0..4).map(|_| noise(&mut seed)).collect();
+                let truth: Vec<f32> = lookahead.iter().map(|logit| logit + 3.0 * x[0]).collect();
+                equations.push(&x, &[], &[], &truth, &lookahead);
+            }
+            solve([0, 1], &[0.0; 12], &mut [equations]).unwrap()
+        };
+        let (with, without) = (moved(Level::Counts), moved(Level::Free));
+        for expert in 0..4 {
+            // Half of the tokens have it.
+            assert!((with.gate[3 * expert] - 1.5).abs() < 0.2, "{with:?}");
+            assert!(without.gate[3 * expert].abs() < 0.1, "{without:?}");
+        }
+    }
+
     #[test]
     fn a_logit_that_cannot_be_guessed_has_the_larger_deviation() {
         let mut groups = [group(1, 700, 2.0), group(2, 300, 2.0)];
@@ -299,7 +341,7 @@ mod tests {
     fn the_sum_of_groups_is_the_whole() {
         let mut one = [group(7, 300, 1.0)];
         let mut whole = solve([0, 1], &[0.0; 12], &mut one).unwrap();
-        let mut twice = [group(7, 300, 1.0), NormalEquations::new(3, 4)];
+        let mut twice = [group(7, 300, 1.0), NormalEquations::new(3, 4, Level::Free)];
         let same = solve([0, 1], &[0.0; 12], &mut twice).unwrap();
         assert_eq!(whole, same);
         whole.ridge = 0.0;

@@ -1,8 +1,6 @@
 use super::ranked::Score;
-use super::{Fitted, Lookahead, Moment, Needs, Places, Ranked, Repeat, Transition};
-use crate::fit::Fit;
+use super::{Fitted, FittedParts, Lookahead, Moment, Needs, Places, Ranked, Repeat, Transition};
 use router_trace::Route;
-use std::sync::Arc;
 
 /// How far one token moves the weights at first; AdaGrad shrinks it with what came before.
 const STEP: f32 = 0.1;
@@ -40,11 +38,11 @@ impl std::fmt::Debug for Blend {
 }
 
 impl Blend {
-    /// The predictor; with a `fit` its lookahead is the fitted one.
+    /// The predictor; with a fit its lookahead is the fitted one.
     #[must_use]
-    pub fn predictor(places: &Places, depth: usize, fit: Option<Arc<Fit>>) -> Ranked<Self> {
+    pub fn predictor(places: &Places, depth: usize, fit: Option<FittedParts>) -> Ranked<Self> {
         let ahead: Box<dyn Score> = match fit {
-            Some(fit) => Box::new(Fitted::score(places, depth, fit)),
+            Some(parts) => Box::new(Fitted::score(places, depth, parts)),
             None => Box::new(Lookahead::score(places)),
         };
         let chance = places.top_k() as f32 / places.n_experts().max(2) as f32;

@@ -1,10 +1,10 @@
-use super::{Blend, Fitted, Lookahead, NoPrediction, Places, Predict, Repeat, Transition};
-use crate::fit::Fit;
+use super::{
+    Blend, Fitted, FittedParts, Lookahead, NoPrediction, Places, Predict, Repeat, Transition,
+};
 use crate::plan::MAX_WIDTH;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
-use std::sync::Arc;
 
 /// The most layers that a guess reaches ahead: beyond, the stream has little left in common.
 pub const MAX_DEPTH: usize = 8;
@@ -79,9 +79,12 @@ impl PilotConfig {
 
     /// The predictor for a model. [`PredictorKind::Blend`] does without a `fit`, and
     /// [`PredictorKind::Fitted`] does not: then there is none.
+    ///
+    /// # Panics
+    /// If a fit comes without a rule for each place.
     #[must_use]
-    pub fn build(&self, places: &Places, fit: Option<&Arc<Fit>>) -> Option<Box<dyn Predict>> {
-        let (depth, fit) = (self.depth, fit.cloned());
+    pub fn build(&self, places: &Places, fit: Option<FittedParts>) -> Option<Box<dyn Predict>> {
+        let depth = self.depth;
         Some(match self.predictor {
             PredictorKind::None => Box::new(NoPrediction),
             PredictorKind::Repeat => Box::new(Repeat::predictor(places)),

@@ -15,18 +15,20 @@ mod places;
 mod ranked;
 mod ranking;
 mod repeat;
+mod rule;
 mod transition;
 
 pub use blend::Blend;
 pub use calibrate::Calibrator;
 pub use config::{MAX_DEPTH, PilotConfig, PredictorKind};
-pub use fitted::Fitted;
+pub use fitted::{Fitted, FittedParts};
 pub use lookahead::Lookahead;
 pub use margin::margins;
 pub use none::NoPrediction;
 pub use places::Places;
 pub use ranked::Ranked;
 pub use repeat::Repeat;
+pub use rule::{ByLogits, SelectionRule};
 pub use transition::Transition;
 
 use crate::plan::Plan;
@@ -51,9 +53,10 @@ pub struct Moment<'a> {
 pub enum Needs {
     /// None.
     Nothing,
-    /// The target layer's router on today's hidden state: `gate · norm(h)`.
+    /// What the target layer's router ranks by, on today's hidden state: `gate · norm(h)`, or what
+    /// its [`SelectionRule`] makes of it.
     Gate,
-    /// The same by a fitted gate, [`Correction::gate`](crate::fit::Correction).
+    /// The logits of a fitted gate, [`Correction::gate`](crate::fit::Correction) with its bias.
     Fitted,
 }
 

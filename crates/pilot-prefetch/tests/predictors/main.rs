@@ -3,8 +3,10 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use pilot_prefetch::fit::{Fit, NormalEquations, solve};
-use pilot_prefetch::predict::{Moment, Needs, PilotConfig, Places, Predict, PredictorKind};
+use pilot_prefetch::fit::{Fit, Level, NormalEquations, solve};
+use pilot_prefetch::predict::{
+    ByLogits, Moment, Needs, PilotConfig, Places, Predict, PredictorKind, SelectionRule,
+};
 use pilot_prefetch::{Plan, Scorecard};
 use router_trace::{ModelShape, Route};
 use std::sync::Arc;
@@ -98,7 +100,7 @@ fn fit() -> Arc<Fit> {
         let mut groups = Vec::new();
         for seed in [1, 2, 3] {
             let mut model = Model::new(seed);
-            let mut equations = NormalEquations::new(HIDDEN, EXPERTS);
+            let mut equations = NormalEquations::new(HIDDEN, EXPERTS, Level::Free);
             let mut before = None;
             for _ in 0..600 {
                 let token = model.token();
@@ -126,7 +128,9 @@ struct Driver {
 
 impl Driver {
     fn new(kind: PredictorKind, fit: &Arc<Fit>) -> Self {
-        let predictor = PilotConfig::new(kind).build(&places(), Some(fit)).unwrap();
+        let rules = (0..LAYERS).map(|_| Box::new(ByLogits) as Box<dyn SelectionRule>).collect();
+        let parts = Some((Arc::clone(fit), rules));
+        let predictor = PilotConfig::new(kind).build(&places(), parts).unwrap();
         Self { predictor, plans: vec![Plan::new(0, 0); LAYERS], fit: Arc::clone(fit) }
     }
 

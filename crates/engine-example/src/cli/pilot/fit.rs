@@ -38,7 +38,6 @@ pub(super) fn run(args: &FitArgs) -> Result<ExitCode> {
     let mut session = Session::open(&args.model, Admission::Admit)?;
     let texts = Texts::read(&session, &args.texts, args.model.model.is_none())?;
     let routers = session.engine.routers(None)?;
-    routers.check_fittable()?;
     let mut pairs = Vec::new();
     for &depth in &args.depth {
         pairs.extend(super::pairs(&routers, depth)?);

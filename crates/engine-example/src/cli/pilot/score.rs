@@ -22,25 +22,19 @@ pub(super) fn run(args: &PilotScoreArgs) -> Result<ExitCode> {
     let texts = Texts::read(&session, &args.texts, args.model.model.is_none())?;
     let routers = session.engine.routers(None)?;
     let pairs = super::pairs(&routers, args.depth)?;
-    let fits = match (&args.fit, routers.check_fittable()) {
-        (Some(path), _) => {
+    let fits = match &args.fit {
+        Some(path) => {
             let fit = Arc::new(Fit::read(path)?);
-            vec![Some(fit); texts.domains.len()]
+            texts.domains.iter().map(|_| Arc::clone(&fit)).collect()
         }
-        (None, Err(reason)) => {
-            eprintln!("warning: scored without the fitted predictor: {reason}");
-            vec![None; texts.domains.len()]
-        }
-        (None, Ok(())) => {
-            fits_without_each(&mut session, &texts, &routers, &pairs, args.texts.memory)?
-        }
+        None => fits_without_each(&mut session, &texts, &routers, &pairs, args.texts.memory)?,
     };
     let mut tapes = Tapes::new(&texts, args.texts.memory);
     let mut domains = Vec::new();
     let bar = progress::count_bar(texts.domains.len() as u64, "scoring");
     for (domain, fit) in fits.into_iter().enumerate() {
-        let mut routers = routers.clone().with_fit(fit.clone())?;
-        let mut lanes = lanes(args.depth, fit.is_some(), &mut routers)?;
+        let mut routers = routers.clone().with_fit(Some(fit))?;
+        let mut lanes = lanes(args.depth, &mut routers)?;
         let mut control = Scorecard::new("control", 0, routers.places());
         if args.fit.is_none() {
             for at in texts.windows_where(|other| other != domain) {
@@ -66,13 +60,8 @@ pub(super) fn run(args: &PilotScoreArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn lanes(depth: usize, fitted: bool, routers: &mut Routers) -> Result<Vec<Lane>> {
-    let usable = |kind: &PredictorKind| match kind {
-        PredictorKind::None => false,
-        PredictorKind::Fitted => fitted,
-        _ => true,
-    };
-    let kinds = PredictorKind::ALL.into_iter().filter(usable);
+fn lanes(depth: usize, routers: &mut Routers) -> Result<Vec<Lane>> {
+    let kinds = PredictorKind::ALL.into_iter().filter(|kind| *kind != PredictorKind::None);
     let lane = |kind| {
         let config = PilotConfig { depth, ..PilotConfig::new(kind) };
         Ok(Lane::new(config, routers)?)
@@ -87,7 +76,7 @@ fn fits_without_each(
     routers: &Routers,
     pairs: &[(usize, usize)],
     memory: u64,
-) -> Result<Vec<Option<Arc<Fit>>>> {
+) -> Result<Vec<Arc<Fit>>> {
     let domains = texts.domains.len();
     if domains < 2 {
         bail!(
@@ -103,7 +92,7 @@ fn fits_without_each(
             corrections.extend(fitter.corrections(Some(domain))?);
         }
     }
-    let fit = |one| Some(Arc::new(Fitter::fit(routers, one)));
+    let fit = |one| Arc::new(Fitter::fit(routers, one));
     Ok(corrections.into_iter().map(fit).collect())
 }
 
