@@ -6,6 +6,7 @@ mod bundled;
 mod cli;
 mod families;
 mod gguf;
+mod loose;
 mod machine;
 mod pilot;
 mod plan;

@@ -11,6 +11,7 @@ mod find;
 pub mod gguf;
 pub(crate) mod handles;
 mod json;
+mod loose;
 pub(crate) mod map;
 mod names;
 mod open;
@@ -145,7 +146,7 @@ pub enum HeadKind {
 pub enum PoolFormat {
     /// One safetensors file.
     Safetensors,
-    /// Several safetensors files under one index.
+    /// Several safetensors files: under one index, or of one model that needs none.
     SafetensorsShards,
     /// Aligned experts in one file: [`packed`].
     Packed,
