@@ -31,7 +31,7 @@ pub(crate) enum Command {
     Compare(CompareArgs),
     /// Generate, and write every router decision to a trace
     Capture(CaptureArgs),
-    /// Say what lies where in a pool; reads headers only
+    /// Say what lies where in a pool; reads headers only. An index or config.json alone give sizes
     Inspect(PoolArgs),
     /// Read all data of a pool and check what can be checked
     Verify(PoolArgs),
@@ -210,7 +210,7 @@ pub(crate) struct CaptureArgs {
 
 #[derive(Clone, Debug, Args)]
 pub(crate) struct PoolArgs {
-    /// Checkpoint folder or safetensors file [default: the bundled model]
+    /// Checkpoint folder, safetensors or GGUF file [default: the bundled model]
     #[arg(value_name = "POOL")]
     pub(crate) pool: Option<PathBuf>,
     /// One JSON object on standard output instead of text

@@ -6,6 +6,7 @@ mod bundled;
 mod cli;
 mod families;
 mod gguf;
+mod headers;
 mod loose;
 mod machine;
 mod pilot;

@@ -29,7 +29,7 @@ pub use config::{CheckpointConfig, Family, Setting, SettingSource};
 pub use dtype::Dtype;
 pub use expert::{ExpertLayout, Extent, Part, PartRole, PoolLayout};
 pub use quant::{Quantization, ScaleGrid, ScaleMismatch};
-pub use sizes::{KvSizes, ModelSizes, SizeSource};
+pub use sizes::{HeaderSizes, KnownSizes, KvSizes, ModelSizes, PartSizes, SizeSource};
 pub use verify::{Problem, VerifyReport, verify};
 
 use crate::notice::Notice;

@@ -67,7 +67,8 @@ impl Pool {
         Self::of(dir, config, collected, checksums)
     }
 
-    fn of(
+    /// The pool of what was collected.
+    pub(super) fn of(
         path: &Path,
         config: Option<CheckpointConfig>,
         mut collected: Collected,

@@ -58,7 +58,7 @@ pub(super) fn collect(path: &Path) -> Result<Collected, TierError> {
         return collect_index(path, &names);
     }
     if gguf::is_gguf_name(name) || begins_as_gguf(path) {
-        return gguf::collect_file(path, &names);
+        return gguf::collect_file(path, &names, Collected::default());
     }
     // A shard of a set means the set, if the index beside it agrees.
     if let Some(index) = index_of_shard(name) {
@@ -77,6 +77,25 @@ pub(super) fn collect(path: &Path) -> Result<Collected, TierError> {
         }
     }
     collect_single(path, &names)
+}
+
+/// Reads what is there of the headers that `path` means, if it means a GGUF model.
+pub(super) fn collect_headers(path: &Path) -> Result<Option<Collected>, TierError> {
+    let collected = Collected { headers_only: true, ..Collected::default() };
+    if path.is_dir() {
+        let names = names_in(path)?;
+        let other = |name: &String| is_tensor_file(name) || name.ends_with(INDEX_ENDING);
+        if names.iter().any(other) || !names.iter().any(|name| gguf::is_gguf_name(name)) {
+            return Ok(None);
+        }
+        return gguf::collect_dir(path, &names, collected).map(Some);
+    }
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    if !gguf::is_gguf_name(name) && !begins_as_gguf(path) {
+        return Ok(None);
+    }
+    let names = names_in(parent(path)).unwrap_or_default();
+    gguf::collect_file(path, &names, collected).map(Some)
 }
 
 /// Whether the file is a GGUF file of another name (a blob of a hub's cache). What cannot be read
@@ -137,7 +156,7 @@ fn collect_dir(dir: &Path, names: &[String]) -> Result<Collected, TierError> {
         )),
         ([index], _) => collect_index(&dir.join(index), names),
         ([], [file]) => collect_one(dir, file, names),
-        ([], []) if gguf.is_some() => gguf::collect_dir(dir, names),
+        ([], []) if gguf.is_some() => gguf::collect_dir(dir, names, Collected::default()),
         ([], []) => match collect_below(dir, names)? {
             Some(collected) => Ok(collected),
             None => Err(nothing_there(dir, names)),
