@@ -1,10 +1,12 @@
 mod detail;
 mod kind;
+mod output;
 
 pub use detail::{ExpertSetProblem, OffsetProblem};
+pub use output::OutputError;
 
 use crate::pool::{Dtype, FileIdentity};
-use detail::{AlsoIn, Because, Of, Room};
+use detail::{AlsoIn, Because, Of};
 use router_trace::{ExpertId, TraceError};
 use std::io;
 use std::path::PathBuf;
@@ -366,6 +368,23 @@ pub enum TierError {
         /// The largest possible.
         most: u64,
     },
+    /// More files than the system lets a process map.
+    #[error(
+        "{}: its {files} files need vm.max_map_count to be {needed} (one mapping a file), it is \
+         {most}: `sysctl -w vm.max_map_count={needed}`, or pack the pool into few files \
+         (`tier pack`)",
+        path.display()
+    )]
+    Mappings {
+        /// The pool.
+        path: PathBuf,
+        /// Its files.
+        files: u64,
+        /// What the limit would have to be.
+        needed: u64,
+        /// What it is.
+        most: u64,
+    },
     /// A value of the config is missing, has another type or contradicts another.
     #[error("{}: {key}: {reason}", path.display())]
     ConfigValue {
@@ -438,48 +457,7 @@ pub enum TierError {
         /// What that must be a multiple of.
         alignment: u64,
     },
-    /// There is no room for what is to be written.
-    #[error(
-        "{}: no room: {needed} bytes are still to be written{}",
-        path.display(), Room(*available, source.as_ref())
-    )]
-    DiskFull {
-        /// The file or folder.
-        path: PathBuf,
-        /// Bytes still to be written in all.
-        needed: u64,
-        /// Bytes the file system says are free.
-        available: Option<u64>,
-        /// The system's answer; `None` if it was not asked.
-        #[source]
-        source: Option<io::Error>,
-    },
-    /// The place that was given for new files cannot be used.
-    #[error("{}: cannot be written: {reason}", path.display())]
-    OutputRefused {
-        /// The file or folder.
-        path: PathBuf,
-        /// What is there.
-        reason: String,
-    },
-    /// A folder holds a pool whose packing has not come to its end.
-    #[error("{}: an unfinished packed pool: pack it again to go on where it stopped", path.display())]
-    UnfinishedPack {
-        /// The folder.
-        path: PathBuf,
-    },
-    /// An unfinished pack was begun from something else.
-    #[error(
-        "{}: holds an unfinished pack of another source: it was {was}, it is {is}; remove the \
-         folder or ask for a restart",
-        path.display()
-    )]
-    PackSourceChanged {
-        /// The folder.
-        path: PathBuf,
-        /// What the unfinished pack was begun from, where it differs.
-        was: String,
-        /// What it would be continued from.
-        is: String,
-    },
+    /// What is to be written cannot be.
+    #[error(transparent)]
+    Output(OutputError),
 }

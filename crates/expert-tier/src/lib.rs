@@ -40,7 +40,7 @@ pub use arena::{Arena, ArenaConfig, ArenaReads, hottest};
 pub use auto::{AutoChoice, AutoConfig};
 pub use config::TierConfig;
 pub use demand::{DemandConfig, DemandReport};
-pub use error::{ExpertSetProblem, OffsetProblem, TierError};
+pub use error::{ExpertSetProblem, OffsetProblem, OutputError, TierError};
 pub use fill::FillMethod;
 pub use lease::Adopted;
 pub use locked::LockedExperts;

@@ -31,7 +31,7 @@ pub(crate) enum Command {
     Compare(CompareArgs),
     /// Generate, and write every router decision to a trace
     Capture(CaptureArgs),
-    /// Say what lies where in a pool; reads headers only
+    /// Say what lies where in a pool; reads headers only. An index or config.json alone give sizes
     Inspect(PoolArgs),
     /// Read all data of a pool and check what can be checked
     Verify(PoolArgs),
@@ -210,7 +210,7 @@ pub(crate) struct CaptureArgs {
 
 #[derive(Clone, Debug, Args)]
 pub(crate) struct PoolArgs {
-    /// Checkpoint folder or safetensors file [default: the bundled model]
+    /// Checkpoint folder, safetensors or GGUF file [default: the bundled model]
     #[arg(value_name = "POOL")]
     pub(crate) pool: Option<PathBuf>,
     /// One JSON object on standard output instead of text
@@ -286,7 +286,8 @@ pub(crate) struct SynthArgs {
     /// Tokens the model knows [default: the shape's]
     #[arg(long, value_name = "N")]
     pub(crate) vocab: Option<u32>,
-    /// Type of the experts [default: mxfp4 for Kimi K3, int4 for the others]
+    /// Type of the experts, fp8 of the dense projections too [default: mxfp4 for Kimi K3, int4 for
+    /// the others]
     #[arg(long, value_name = "TYPE")]
     pub(crate) dtype: Option<SynthType>,
     /// Seed of the weights
@@ -308,6 +309,7 @@ pub(crate) enum SynthType {
     Bf16,
     Int4,
     Mxfp4,
+    Fp8,
 }
 
 impl From<SynthType> for engine_example::synth::SynthDtype {
@@ -316,6 +318,7 @@ impl From<SynthType> for engine_example::synth::SynthDtype {
             SynthType::Bf16 => Self::Bf16,
             SynthType::Int4 => Self::Int4,
             SynthType::Mxfp4 => Self::Mxfp4,
+            SynthType::Fp8 => Self::Fp8,
         }
     }
 }

@@ -9,7 +9,8 @@ use std::path::PathBuf;
 /// Will a model run here, how fast, with how much memory.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct PlanArgs {
-    /// Checkpoint folder, its index, or config.json alone [default: the bundled model]
+    /// Checkpoint folder, its index, config.json alone, or a GGUF file (its header is enough, and of
+    /// a split set every file's) [default: the bundled model]
     #[arg(value_name = "MODEL")]
     pub(crate) model: Option<PathBuf>,
     /// The same, by config.json alone whatever lies beside it

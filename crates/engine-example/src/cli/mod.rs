@@ -18,6 +18,7 @@ mod pack;
 mod pilot;
 mod plan;
 mod progress;
+mod promised;
 mod quantize;
 mod replay;
 mod score;

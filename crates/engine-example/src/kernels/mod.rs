@@ -68,5 +68,6 @@ pub use latent::{LatentHeads, LatentPass, LatentWeights, latent_attention};
 pub use matmul::{Scratch, matmul};
 pub use matrix::{MXFP4_GROUP, Matrix, MatrixData, MatrixError, ScaleType};
 pub use moe::{ExpertTask, ExpertWeights, MoeSum, moe_ffn};
+pub(crate) use number::fp8_to_f32;
 pub use quantize::{Int4, quantize_int4};
 pub use read::read_sum;

@@ -4,7 +4,7 @@ use super::ScaleType;
 
 /// Value of an FP8 E4M3 code (OCP 8-bit floating point, 2023: bias 7, no infinities, `S.1111.111`
 /// is NaN).
-pub(super) fn fp8_to_f32(code: u8) -> f32 {
+pub(crate) fn fp8_to_f32(code: u8) -> f32 {
     let sign = if code & 0x80 == 0 { 1.0 } else { -1.0 };
     let exponent = i32::from(code >> 3 & 0xF);
     let mantissa = f32::from(code & 7);

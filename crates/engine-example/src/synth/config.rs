@@ -1,7 +1,7 @@
 //! `config.json` of a synthetic checkpoint.
 
 use super::SynthDtype;
-use super::model::GROUP;
+use super::model::{BLOCK, GROUP};
 use super::shape::{K3Sizes, LatentSizes, SynthFamily, SynthShape};
 use serde_json::{Value, json};
 
@@ -22,8 +22,8 @@ pub(super) fn config(shape: &SynthShape, dtype: SynthDtype, end_of_text: Option<
     config["moe_intermediate_size"] = json!(shape.moe_intermediate);
     config["num_attention_heads"] = json!(shape.heads);
     config["initializer_range"] = json!(0.02);
-    if dtype != SynthDtype::Bf16 {
-        config["quantization_config"] = quantization(dtype);
+    if let Some(quantization) = quantization(dtype) {
+        config["quantization_config"] = quantization;
     }
     match shape.family {
         SynthFamily::KimiK3(..) => json!({
@@ -138,12 +138,22 @@ fn merge(config: &mut Value, more: Value) {
     }
 }
 
-fn quantization(dtype: SynthDtype) -> Value {
+/// What the config says of a form; `None` where nothing is quantised.
+fn quantization(dtype: SynthDtype) -> Option<Value> {
     let (format, kind) = match dtype {
+        SynthDtype::Bf16 => return None,
+        SynthDtype::Fp8 => {
+            return Some(json!({
+                "activation_scheme": "dynamic",
+                "fmt": "e4m3",
+                "quant_method": "fp8",
+                "weight_block_size": [BLOCK, BLOCK],
+            }));
+        }
         SynthDtype::Mxfp4 => ("mxfp4-pack-quantized", "float"),
-        SynthDtype::Int4 | SynthDtype::Bf16 => ("pack-quantized", "int"),
+        SynthDtype::Int4 => ("pack-quantized", "int"),
     };
-    json!({
+    Some(json!({
         "quant_method": "compressed-tensors",
         "format": format,
         "quantization_status": "compressed",
@@ -158,5 +168,5 @@ fn quantization(dtype: SynthDtype) -> Value {
             "lm_head", "re:.*self_attn.*", "re:.*mlp\\.gate$", "re:.*shared_experts.*",
             "re:.*mlp\\.(gate|up|gate_up|down)_proj.*",
         ],
-    })
+    }))
 }

@@ -24,8 +24,7 @@ use serde::Serialize;
 use std::path::Path;
 use std::time::Instant;
 
-/// The form of the experts' weights; the rest is BF16 in all of them (gates
-/// of a recurrence are F32).
+/// The form of the experts' weights; the rest is BF16 (gates of a recurrence are F32) but for FP8.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SynthDtype {
@@ -36,6 +35,10 @@ pub enum SynthDtype {
     Int4,
     /// 4-bit floats with a power of two for each 32 (compressed-tensors `mxfp4-pack-quantized`).
     Mxfp4,
+    /// E4M3 with a scale for each block of 128 x 128, as DeepSeek-V3 is published: the dense
+    /// projections too, but for Kimi K3, of which only the experts are quantised. Scales are F32,
+    /// Qwen3's BF16.
+    Fp8,
 }
 
 /// What is written. Plain data.

@@ -1,7 +1,7 @@
 //! Which tensors there are, and what fills them.
 
 use super::random::{self, Fill};
-use super::shape::SynthShape;
+use super::shape::{SynthFamily, SynthShape};
 use super::{SynthDtype, config, layers, tokenizer};
 use crate::error::EngineError;
 use expert_tier::TierError;
@@ -12,6 +12,8 @@ use serde_json::json;
 
 /// Columns that share a scale.
 pub(super) const GROUP: u32 = 32;
+/// Rows and columns of a block of FP8 weights, which shares a scale.
+pub(super) const BLOCK: u32 = 128;
 /// A weight's spread is this over the root of its inputs: a little above what keeps activations
 /// at 1, as SiLU and the mean over experts take some away.
 const GAIN: f32 = 1.2;
@@ -59,7 +61,8 @@ impl Model {
         let widths =
             [("hidden", shape.expert_hidden()), ("moe_intermediate", shape.moe_intermediate)];
         for (key, cols) in widths {
-            if dtype != SynthDtype::Bf16 && !cols.is_multiple_of(GROUP) {
+            let grouped = matches!(dtype, SynthDtype::Int4 | SynthDtype::Mxfp4);
+            if grouped && !cols.is_multiple_of(GROUP) {
                 let problem = format!("is no multiple of the group of {GROUP} 4-bit weights");
                 return Err(EngineError::config(key, &cols, problem));
             }
@@ -73,8 +76,38 @@ impl Model {
         spine.push(norm(format!("{prefix}model.norm.weight"), hidden));
         spine.extend(layers::further(&model.shape));
         spine.push(linear(format!("{prefix}lm_head.weight"), vocab, hidden));
-        model.spine = spine;
+        model.spine = spine.into_iter().flat_map(|tensor| model.as_stored(tensor)).collect();
         Ok(model)
+    }
+
+    /// A dense tensor in the form of this model. Published FP8 checkpoints keep embedding, head,
+    /// norms and routers; Kimi K3 keeps all that is dense.
+    fn as_stored(&self, tensor: Tensor) -> Vec<Tensor> {
+        let projection = ["_proj.weight", "_proj_with_mqa.weight"];
+        let projection = projection.iter().any(|ending| tensor.name.ends_with(ending));
+        let experts_only = matches!(self.shape.family, SynthFamily::KimiK3(..));
+        match self.dtype {
+            SynthDtype::Fp8 if projection && !experts_only => self.in_blocks(tensor).into(),
+            _ => vec![tensor],
+        }
+    }
+
+    /// A weight as FP8 in blocks, and the scales of its blocks.
+    fn in_blocks(&self, tensor: Tensor) -> [Tensor; 2] {
+        // Sizes are 32 bits wide in a shape.
+        let inputs = tensor.shape.last().map_or(1, |&cols| cols as u32);
+        let scale = random::block_scale_for(std_for(inputs));
+        let (dtype, fill) = match self.shape.family {
+            SynthFamily::Qwen3Moe => (Dtype::Bf16, Fill::Scales { scale }),
+            _ => (Dtype::F32, Fill::SingleScales { scale }),
+        };
+        let scales = Tensor {
+            name: format!("{}_scale_inv", tensor.name),
+            dtype,
+            shape: tensor.shape.iter().map(|size| size.div_ceil(BLOCK.into())).collect(),
+            fill,
+        };
+        [Tensor { dtype: Dtype::F8E4m3, fill: Fill::Eights, ..tensor }, scales]
     }
 
     fn embedding(&self) -> Tensor {
@@ -125,6 +158,10 @@ impl Model {
         };
         match self.dtype {
             SynthDtype::Bf16 => vec![(linear(name("weight"), rows, cols), false)],
+            SynthDtype::Fp8 => {
+                let [codes, scales] = self.in_blocks(linear(name("weight"), rows, cols));
+                vec![(codes, false), (scales, true)]
+            }
             SynthDtype::Int4 => {
                 let scale = random::scale_for(std_for(cols));
                 vec![

@@ -1,6 +1,7 @@
 //! Random weights as a function of a seed and a place: no state, so any thread can make any
 //! piece.
 
+use crate::kernels::fp8_to_f32;
 use half::bf16;
 
 /// What fills a tensor.
@@ -20,6 +21,10 @@ pub(super) enum Fill {
     Bits,
     /// E8M0 scales: half of them `code`, the others half and twice that.
     Powers { code: u8 },
+    /// E4M3 codes of numbers that are equally likely from -448 to 448.
+    Eights,
+    /// F32 between 0.75 and 1.25 times `scale`.
+    SingleScales { scale: f32 },
 }
 
 /// Standard deviation of what [`Fill::Codes`] makes: zero counts twice among 16 codes.
@@ -41,6 +46,12 @@ const POWERS_RMS: f32 = 1.25;
 pub(super) fn power_for(std: f32) -> u8 {
     let power = (std / (E2M1_RMS * POWERS_RMS)).log2().round();
     (power.clamp(-126.0, 126.0) + 127.0) as u8
+}
+
+/// The scale with which [`Fill::Eights`] have standard deviation `std`.
+pub(super) fn block_scale_for(std: f32) -> f32 {
+    let squares = eight_table().map(|code| fp8_to_f32(code).powi(2));
+    std / ((squares.iter().sum::<f32>() / squares.len() as f32).sqrt() * SCALES_RMS)
 }
 
 /// A tensor's own seed.
@@ -87,6 +98,16 @@ pub(super) fn fill(kind: Fill, seed: u64, offset: u64, out: &mut [u8]) {
                 let bits = bits(seed, block).to_le_bytes();
                 bits.map(|bits| code - 1 + (bits & 1) + (bits >> 1 & 1))
             });
+        }
+        Fill::Eights => {
+            let table = eight_table();
+            blocks(out, offset / 8, |block| {
+                bits(seed, block).to_le_bytes().map(|step| table[usize::from(step)])
+            });
+        }
+        Fill::SingleScales { scale } => {
+            let table = scale_values(scale);
+            blocks(out, offset / 8, |block| two_scales(bits(seed, block), &table));
         }
         Fill::Pair(pair) => {
             blocks(out, offset / 8, |block| pair[(block % 2) as usize].to_le_bytes());
@@ -152,8 +173,30 @@ fn codes(bits: u64) -> u64 {
 
 /// BF16 values in equal steps.
 fn scale_table(scale: f32) -> [u16; 256] {
+    scale_values(scale).map(|value| bf16::from_f32(value).to_bits())
+}
+
+fn scale_values(scale: f32) -> [f32; 256] {
+    std::array::from_fn(|step| scale * (0.75 + (step as f32 + 0.5) / 512.0))
+}
+
+#[inline(always)]
+fn two_scales(bits: u64, table: &[f32; 256]) -> [u8; 8] {
+    let [a, b] = [bits & 255, bits >> 32 & 255].map(|step| table[step as usize].to_bits());
+    (u64::from(a) | u64::from(b) << 32).to_le_bytes()
+}
+
+/// The E4M3 codes nearest to 256 numbers in equal steps; none is the code of a NaN.
+fn eight_table() -> [u8; 256] {
+    /// The largest number that E4M3 has.
+    const LARGEST: f32 = 448.0;
+    /// Its code.
+    const LAST: u8 = 0x7e;
     std::array::from_fn(|step| {
-        bf16::from_f32(scale * (0.75 + (step as f32 + 0.5) / 512.0)).to_bits()
+        let number = LARGEST * (step as f32 - 127.5) / 127.5;
+        let off = |code: &u8| (fp8_to_f32(*code) - number.abs()).abs();
+        let nearest = (0..=LAST).min_by(|a, b| off(a).total_cmp(&off(b))).unwrap_or(0);
+        if number < 0.0 { nearest | 0x80 } else { nearest }
     })
 }
 
@@ -195,6 +238,8 @@ mod tests {
             Fill::Singles { mean: 0.0, std: 1.0 },
             Fill::Bits,
             Fill::Powers { code: 120 },
+            Fill::Eights,
+            Fill::SingleScales { scale: 3.0 },
         ] {
             let whole = bytes(kind, 9, 1002);
             for offset in (0..1000).step_by(8) {
@@ -251,6 +296,21 @@ mod tests {
         let (mean, std) = mean_and_std(&weights);
         // The nearest power of two: off by the root of two at most.
         assert!(mean.abs() < 0.001 && (0.0141..0.0283).contains(&std), "{mean} {std}");
+    }
+
+    #[test]
+    fn eight_bit_values_have_the_spread_they_should() {
+        let codes = bytes(Fill::Eights, 8, 160_000);
+        let scales = bytes(Fill::SingleScales { scale: block_scale_for(0.02) }, 9, 40_000);
+        let scales: Vec<f32> =
+            scales.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
+        let weight = |(at, code): (usize, &u8)| fp8_to_f32(*code) * scales[at / 16];
+        let weights: Vec<f32> = codes.iter().enumerate().map(weight).collect();
+        assert!(weights.iter().all(|weight| weight.is_finite()));
+        let (mean, std) = mean_and_std(&weights);
+        assert!(mean.abs() < 0.0005 && (std - 0.02).abs() < 0.0005, "{mean} {std}");
+        let largest = codes.iter().map(|&code| fp8_to_f32(code)).fold(0.0, f32::max);
+        assert_eq!(largest, 448.0, "as a converter scales a block");
     }
 
     #[test]

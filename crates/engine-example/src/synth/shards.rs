@@ -3,7 +3,7 @@
 use super::SynthOptions;
 use super::model::{Model, Tensor};
 use crate::error::EngineError;
-use expert_tier::TierError;
+use expert_tier::{OutputError, TierError};
 use serde_json::{Map, Value, json};
 use std::fs::{self, File};
 use std::io;
@@ -82,7 +82,7 @@ fn prepare(out: &Path) -> Result<(), EngineError> {
     let unfinished = names.iter().any(|name| name == MARKER);
     if let Some(name) = names.first().filter(|_| !unfinished) {
         let reason = format!("the folder holds other things, for example {name}");
-        return Err(TierError::OutputRefused { path: out.to_owned(), reason }.into());
+        return Err(TierError::Output(OutputError::Refused { path: out.to_owned(), reason }).into());
     }
     for name in names {
         if name.starts_with("model") && name.contains(".safetensors") {

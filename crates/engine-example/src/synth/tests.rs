@@ -57,6 +57,7 @@ fn the_files_follow_from_the_seed_alone() {
     for (number, base) in [
         SynthOptions::default(),
         SynthOptions { dtype: SynthDtype::Int4, ..SynthOptions::default() },
+        SynthOptions { dtype: SynthDtype::Fp8, ..SynthOptions::default() },
         SynthOptions { shard_bytes: 300_000, ..SynthOptions::default() },
         SynthOptions { packed: true, ..SynthOptions::default() },
     ]
@@ -77,7 +78,7 @@ fn the_files_follow_from_the_seed_alone() {
 #[test]
 fn every_form_opens_and_decodes_the_same() {
     let dir = tempfile::tempdir_in(std::env::temp_dir()).unwrap();
-    for dtype in [SynthDtype::Bf16, SynthDtype::Int4] {
+    for dtype in [SynthDtype::Bf16, SynthDtype::Int4, SynthDtype::Fp8] {
         let base = SynthOptions { dtype, seed: 3, ..SynthOptions::default() };
         let forms = [
             (base, PoolFormat::Safetensors),
@@ -138,6 +139,8 @@ fn real_shapes_have_their_known_sizes() {
     assert_eq!(packed.expert_bytes(), 3 * 768 * 2048 * 9 / 16);
     for (name, dtype, expert_bytes, experts) in [
         ("deepseek-v3", SynthDtype::Bf16, 88_080_384, 14_848),
+        ("deepseek-v3", SynthDtype::Fp8, 44_050_944, 14_848),
+        ("qwen3-30b-a3b", SynthDtype::Fp8, 3 * (768 * 2048 + 6 * 16 * 2), 6144),
         ("kimi-k2", SynthDtype::Int4, 24_772_608, 23_040),
         ("kimi-k3", SynthDtype::Mxfp4, 17_547_264, 82_432),
     ] {
@@ -152,12 +155,14 @@ fn real_shapes_have_their_known_sizes() {
 #[test]
 fn every_family_opens_decodes_and_has_the_sizes_of_its_config() {
     let dir = tempfile::tempdir().unwrap();
-    for name in ["tiny", "tiny-deepseek-v3", "tiny-kimi-k3"] {
+    let names = ["tiny", "tiny-deepseek-v3", "tiny-kimi-k3"];
+    let default = |name| (name, SynthShape::named(name).unwrap().default_dtype());
+    let fp8 = names.map(|name| (name, SynthDtype::Fp8));
+    for (name, dtype) in names.map(default).into_iter().chain(fp8) {
         let shape = SynthShape::named(name).unwrap();
         let mut outcomes = Vec::new();
         for packed in [false, true] {
-            let out = dir.path().join(format!("{name}-{packed}"));
-            let dtype = shape.default_dtype();
+            let out = dir.path().join(format!("{name}-{dtype:?}-{packed}"));
             let options = SynthOptions { dtype, packed, ..SynthOptions::default() };
             let report = synth(&shape, &options, &out, |_, _| ()).unwrap();
             let pool = Pool::open(&out).unwrap();

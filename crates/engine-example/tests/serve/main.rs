@@ -6,6 +6,8 @@ mod bundled;
 mod cli;
 mod families;
 mod gguf;
+mod headers;
+mod loose;
 mod machine;
 mod pilot;
 mod plan;

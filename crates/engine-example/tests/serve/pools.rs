@@ -17,6 +17,12 @@ fn text(path: &Path) -> &str {
 
 #[test]
 fn a_synthetic_checkpoint_is_packed_verified_and_decoded_alike() {
+    for dtype in ["int4", "fp8"] {
+        packed_verified_and_decoded_alike(dtype);
+    }
+}
+
+fn packed_verified_and_decoded_alike(dtype: &str) {
     let dir = folder();
     let (plain, packed) = (dir.path().join("plain"), dir.path().join("packed"));
     let made = json(&[
@@ -26,7 +32,7 @@ fn a_synthetic_checkpoint_is_packed_verified_and_decoded_alike() {
         "--layers",
         "2",
         "--dtype",
-        "int4",
+        dtype,
         "--out",
         text(&plain),
         "--json",

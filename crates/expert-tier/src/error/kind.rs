@@ -12,8 +12,10 @@ impl TierError {
             | Self::Poisoned { .. } => "io-changed",
             Self::DirectUnavailable { .. } | Self::FillUnavailable { .. } => "device-unavailable",
             Self::Policy { source } => source.kind(),
+            Self::Output(source) => source.kind(),
             Self::Memory { .. }
             | Self::NoRoom { .. }
+            | Self::Mappings { .. }
             | Self::Lock { .. }
             | Self::Threads { .. }
             | Self::SettingLimit { .. }
@@ -36,10 +38,6 @@ impl TierError {
             Self::Unsupported { .. } => "unsupported",
             Self::Limit { .. } => "limit",
             Self::BadAlignment { .. } => "bad-alignment",
-            Self::DiskFull { .. } => "disk-full",
-            Self::OutputRefused { .. } => "output-refused",
-            Self::UnfinishedPack { .. } => "unfinished-pack",
-            Self::PackSourceChanged { .. } => "pack-source-changed",
             Self::UnknownExpert { .. }
             | Self::ConfigValue { .. }
             | Self::ExpertSet { .. }

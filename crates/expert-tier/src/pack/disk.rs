@@ -1,6 +1,6 @@
 //! Every change on the disk goes through here, so that tests can end a pack at any of them.
 
-use crate::error::TierError;
+use crate::error::{OutputError, TierError};
 use nix::errno::Errno;
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use std::fs::{self, File};
@@ -126,7 +126,9 @@ pub(super) fn write_error(path: &Path, needed: u64) -> impl FnOnce(io::Error) ->
         if source.raw_os_error().is_some_and(|errno| full.contains(&errno)) {
             let available = super::target::free_bytes(path.parent().unwrap_or(path));
             let path = path.to_owned();
-            return TierError::DiskFull { path, needed, available, source: Some(source) };
+            let source = Some(source);
+            let full = OutputError::DiskFull { path, needed, available, source };
+            return TierError::Output(full);
         }
         io_error(path, "write")(source)
     }

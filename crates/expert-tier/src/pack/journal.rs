@@ -6,7 +6,7 @@
 //! before it, seeded with the fingerprint. Whatever is behind the last sound line was torn.
 
 use super::disk::{Disk, io_error, write_error};
-use crate::error::TierError;
+use crate::error::{OutputError, TierError};
 use crate::pool::packed::JOURNAL;
 use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
@@ -58,9 +58,9 @@ fn head(fingerprint: u64, source: Vec<String>) -> Head {
 }
 
 fn lock(file: File, path: &Path) -> Result<Flock<File>, TierError> {
-    Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|_| TierError::OutputRefused {
-        path: path.to_owned(),
-        reason: "another pack is writing here".to_owned(),
+    Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|_| {
+        let reason = "another pack is writing here".to_owned();
+        TierError::Output(OutputError::Refused { path: path.to_owned(), reason })
     })
 }
 

@@ -6,7 +6,7 @@ use super::plan::{Plan, ShardTensor, SpineShard};
 use super::source::PackSource;
 use super::target::{self, NEW_INDEX, State};
 use super::{PackOptions, PackProgress, PackReport, PackStage};
-use crate::error::TierError;
+use crate::error::{OutputError, TierError};
 use crate::notice::Notice;
 use crate::pool::Pool;
 use crate::pool::packed::{self, EXPERTS, INDEX, JOURNAL, PlacedExpert, SpineFile};
@@ -130,12 +130,12 @@ impl Run<'_> {
         }
         match Journal::open(out, fingerprint, self.source.identity(), self.disk)? {
             Found::Same(journal, entries) => Ok((journal, entries)),
-            Found::Foreign => Err(TierError::OutputRefused {
+            Found::Foreign => Err(TierError::Output(OutputError::Refused {
                 path: out.to_owned(),
                 reason: format!("{JOURNAL} is not a journal of an unfinished pack"),
-            }),
+            })),
             Found::Other { was, is } if !self.options.restart => {
-                Err(TierError::PackSourceChanged { path: out.to_owned(), was, is })
+                Err(TierError::Output(OutputError::SourceChanged { path: out.to_owned(), was, is }))
             }
             Found::Other { was, is } => {
                 let journal = create()?;

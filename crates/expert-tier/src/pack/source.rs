@@ -8,6 +8,7 @@ use crate::pool::handles::{Handles, OpenAs};
 use crate::pool::{Dtype, FileIdentity, PartRole, Pool};
 use router_trace::ExpertId;
 use std::fs::{self, File};
+use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
@@ -107,7 +108,7 @@ pub trait PackSource: Sync {
 }
 
 /// Files that go along if they are there.
-const COMPANIONS: [&str; 14] = [
+const COMPANIONS: [&str; 13] = [
     "config.json",
     "generation_config.json",
     "tokenizer.json",
@@ -121,8 +122,9 @@ const COMPANIONS: [&str; 14] = [
     "chat_template.jinja",
     "chat_template.json",
     "preprocessor_config.json",
-    "LICENSE",
 ];
+/// What the names of a model's terms begin with, in either case: they go along with any copy.
+const TERMS: [&str; 2] = ["license", "notice"];
 /// A companion beyond this is something else.
 const COMPANION_CAP: u64 = 256 << 20;
 
@@ -185,6 +187,28 @@ pub(super) fn folder(pool: &Pool) -> PathBuf {
     }
 }
 
+/// The names of what looks like licences and notices in `dir`, sorted. A folder that may be entered
+/// but not listed hides them.
+fn terms(dir: &Path) -> Result<Vec<String>, TierError> {
+    let entries = match fs::read_dir(dir) {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Ok(Vec::new()),
+        entries => entries.map_err(disk::io_error(dir, "list"))?,
+    };
+    let mut names = Vec::new();
+    for entry in entries {
+        let entry = entry.map_err(disk::io_error(dir, "list"))?;
+        // Names that are not UTF-8 are no terms of ours to know.
+        let Ok(name) = entry.file_name().into_string() else { continue };
+        let lower = name.to_ascii_lowercase();
+        let weights = [".safetensors", ".gguf"].iter().any(|ending| lower.ends_with(ending));
+        if !weights && TERMS.iter().any(|start| lower.starts_with(start)) {
+            names.push(name);
+        }
+    }
+    names.sort();
+    Ok(names)
+}
+
 impl PackSource for PoolSource {
     fn identity(&self) -> Vec<String> {
         let line = |file: &crate::pool::PoolFile| {
@@ -242,14 +266,15 @@ impl PackSource for PoolSource {
     }
 
     fn files(&self) -> Result<Vec<PackFile>, TierError> {
-        // What lies beside a GGUF file may be of another model: it speaks for itself.
-        if self.pool.gguf().is_some() {
-            return Ok(Vec::new());
-        }
         let dir = folder(&self.pool);
+        let mut names = terms(&dir)?;
+        // What else lies beside a GGUF file may be of another model: it speaks for itself.
+        if self.pool.gguf().is_none() {
+            names.extend(COMPANIONS.map(str::to_owned));
+        }
         let mut files = Vec::new();
-        for name in COMPANIONS {
-            let path = dir.join(name);
+        for name in names {
+            let path = dir.join(&name);
             let Ok(metadata) = fs::metadata(&path) else { continue };
             if !metadata.is_file() {
                 continue;
@@ -263,7 +288,7 @@ impl PackSource for PoolSource {
                 });
             }
             let bytes = fs::read(&path).map_err(disk::io_error(&path, "read"))?;
-            files.push(PackFile { name: name.to_owned(), bytes });
+            files.push(PackFile { name, bytes });
         }
         Ok(files)
     }

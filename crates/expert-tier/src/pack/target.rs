@@ -1,7 +1,7 @@
 //! The folder that is written: what may be there, and how much room there is.
 
 use super::source::folder;
-use crate::error::TierError;
+use crate::error::{OutputError, TierError};
 use crate::pool::Pool;
 use crate::pool::packed::{EXPERTS, GGUF_SPINE, INDEX, JOURNAL};
 use nix::sys::statvfs::statvfs;
@@ -23,7 +23,7 @@ pub(super) enum State {
 }
 
 fn refused(path: &Path, reason: impl Into<String>) -> TierError {
-    TierError::OutputRefused { path: path.to_owned(), reason: reason.into() }
+    TierError::Output(OutputError::Refused { path: path.to_owned(), reason: reason.into() })
 }
 
 /// A pool that is packed into its own folder would be taken for two models.
@@ -99,12 +99,12 @@ pub(super) fn free_bytes(path: &Path) -> Option<u64> {
 /// Refuses what cannot fit. File systems that do not tell are tried.
 pub(super) fn check_room(out: &Path, needed: u64) -> Result<(), TierError> {
     match free_bytes(out) {
-        Some(available) if available < needed => Err(TierError::DiskFull {
+        Some(available) if available < needed => Err(TierError::Output(OutputError::DiskFull {
             path: out.to_owned(),
             needed,
             available: Some(available),
             source: None,
-        }),
+        })),
         _ => Ok(()),
     }
 }

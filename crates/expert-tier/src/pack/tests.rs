@@ -3,6 +3,7 @@
 use super::disk::{Change, Disk, Refusal};
 use super::run::run;
 use super::*;
+use crate::error::OutputError;
 use crate::pool::packed::{EXPERTS, INDEX, JOURNAL};
 use crate::pool::{Dtype, PartRole, PoolFormat};
 use nix::errno::Errno;
@@ -343,7 +344,10 @@ fn a_full_disk_keeps_what_is_finished() {
             let text = error.to_string();
             assert_eq!(error.kind(), "disk-full", "{text}");
             assert!(text.contains(" bytes are still to be written"), "{text}");
-            assert!(matches!(error, TierError::DiskFull { available: Some(_), .. }));
+            assert!(matches!(
+                error,
+                TierError::Output(OutputError::DiskFull { available: Some(_), .. })
+            ));
             assert_eq!(Pool::open(&out).unwrap_err().kind(), "unfinished-pack");
             resumed.push(go(&SOURCE, &out, 2).unwrap().resumed_experts);
             assert_whole(&out, &SOURCE);

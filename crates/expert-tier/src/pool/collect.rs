@@ -64,6 +64,11 @@ pub(super) struct Collected {
     pub(super) tensor_bytes: u64,
     /// What the first GGUF file says.
     pub(super) gguf: Option<gguf::Metadata>,
+    /// Whether files may lack their data, and a set its files: what is lacking is kept then.
+    /// Only for sizes; such a collection never becomes a pool that is served.
+    pub(super) headers_only: bool,
+    /// What opening would refuse.
+    pub(super) lacking: Vec<TierError>,
 }
 
 impl Collected {
@@ -157,7 +162,10 @@ impl Collected {
         let (file, metadata) = open_regular(path)?;
         let len = metadata.len();
         sniff::check_head(&file, len, path)?;
-        let header = gguf::read_header(&file, len, path)?;
+        let header = gguf::read_header_alone(&file, len, path)?;
+        if let Err(error) = header.check_end(len, path) {
+            self.lack(error)?;
+        }
         let keys = SplitKeys::of(&header)?;
         let file_index = self.files.len() as u32;
         let ends: Vec<(&str, u64)> =
@@ -176,6 +184,15 @@ impl Collected {
         self.gguf.get_or_insert(header.metadata);
         self.files.push(PoolFile { path: path.to_owned(), identity: identity(&metadata) });
         Ok(keys)
+    }
+
+    /// An error, unless only headers are asked for.
+    pub(super) fn lack(&mut self, error: TierError) -> Result<(), TierError> {
+        if !self.headers_only {
+            return Err(error);
+        }
+        self.lacking.push(error);
+        Ok(())
     }
 
     fn add_gguf_tensor(

@@ -4,6 +4,7 @@
 use super::handles::{Handles, OpenAs};
 use super::{Extent, Pool};
 use crate::error::TierError;
+use crate::observe::{ProcessLimits, SystemRoot};
 use memmap2::{Advice, Mmap, MmapOptions, UncheckedAdvice};
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use std::fs::File;
@@ -45,6 +46,7 @@ pub(crate) struct MappedFile {
 impl Mapping {
     /// Map every file of `pool`. `huge` asks for 2 MiB folios where the kernel has them.
     pub(crate) fn open(pool: &Pool, huge: bool) -> Result<Self, TierError> {
+        check_room(pool, &SystemRoot::default())?;
         let handles = Handles::new(pool, OpenAs::Plain);
         let files = (0_u32..).zip(pool.files()).map(|(index, entry)| {
             let file = handles.get(index)?;
@@ -144,6 +146,19 @@ impl MappedFile {
     }
 }
 
+/// Refuses before the first file what the kernel would refuse at one of the last, with no other
+/// word than that memory is short.
+fn check_room(pool: &Pool, root: &SystemRoot) -> Result<(), TierError> {
+    let limits = ProcessLimits::read(root);
+    let files = pool.files().iter().filter(|file| file.identity.len > 0).count() as u64;
+    match (limits.mappings_short(files), limits.mappings) {
+        (Some(needed), Ok(most)) => {
+            Err(TierError::Mappings { path: pool.root().to_owned(), files, needed, most })
+        }
+        _ => Ok(()),
+    }
+}
+
 fn map_file(file: &File, len: u64) -> io::Result<Option<Mmap>> {
     if len == 0 {
         return Ok(None);
@@ -164,4 +179,34 @@ fn ask_for_huge_folios(map: &Mmap) -> Result<(), String> {
         return Err(format!("it is mapped at {address:#x}, not at a multiple of 2 MiB"));
     }
     map.advise(Advice::HugePage).map_err(|error| format!("MADV_HUGEPAGE: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_files_than_mappings_are_refused_with_the_numbers() {
+        let dir = tempfile::tempdir().unwrap();
+        let header = br#"{"a":{"dtype":"U8","shape":[8],"data_offsets":[0,8]}}   "#;
+        let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+        bytes.extend(header);
+        bytes.extend([1; 8]);
+        std::fs::write(dir.path().join("model.safetensors"), bytes).unwrap();
+        let pool = Pool::open(dir.path()).unwrap();
+        let fake = |most: &str| {
+            let root = tempfile::tempdir().unwrap();
+            for (file, text) in [("sys/vm/max_map_count", most), ("self/maps", "a\nb\nc\n")] {
+                let path = root.path().join("proc").join(file);
+                std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+                std::fs::write(path, text).unwrap();
+            }
+            check_room(&pool, &SystemRoot::at(root.path()))
+        };
+        fake("260").unwrap();
+        let error = fake("259").unwrap_err();
+        assert_eq!(error.kind(), "limit");
+        let text = error.to_string();
+        assert!(text.contains("259") && text.contains("sysctl -w vm.max_map_count=260"), "{text}");
+    }
 }

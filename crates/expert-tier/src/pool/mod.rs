@@ -11,6 +11,7 @@ mod find;
 pub mod gguf;
 pub(crate) mod handles;
 mod json;
+mod loose;
 pub(crate) mod map;
 mod names;
 mod open;
@@ -28,7 +29,7 @@ pub use config::{CheckpointConfig, Family, Setting, SettingSource};
 pub use dtype::Dtype;
 pub use expert::{ExpertLayout, Extent, Part, PartRole, PoolLayout};
 pub use quant::{Quantization, ScaleGrid, ScaleMismatch};
-pub use sizes::{KvSizes, ModelSizes, SizeSource};
+pub use sizes::{HeaderSizes, KnownSizes, KvSizes, ModelSizes, PartSizes, SizeSource};
 pub use verify::{Problem, VerifyReport, verify};
 
 use crate::notice::Notice;
@@ -145,7 +146,7 @@ pub enum HeadKind {
 pub enum PoolFormat {
     /// One safetensors file.
     Safetensors,
-    /// Several safetensors files under one index.
+    /// Several safetensors files: under one index, or of one model that needs none.
     SafetensorsShards,
     /// Aligned experts in one file: [`packed`].
     Packed,

@@ -12,9 +12,10 @@ use std::sync::Arc;
 impl Pool {
     /// Recognises and opens a checkpoint: a folder with `model.safetensors`, a folder with
     /// shards and `model.safetensors.index.json`, or one `.safetensors` file (a shard of an
-    /// indexed set stands for the set), a folder with a config and files in sub-folders, a GGUF
-    /// file (any of a split set stands for the set) or the folder of one, or a [`packed`] pool (its
-    /// folder or one of its files).
+    /// indexed set stands for the set), a folder with a config and files that are together the
+    /// model it describes, without an index (one a layer or one an expert, in the folder or its
+    /// sub-folders), a GGUF file (any of a split set stands for the set) or the folder of one, or
+    /// a [`packed`] pool (its folder or one of its files).
     /// A `config.json` beside it is used if there is one.
     ///
     /// Only headers, the index and the config are read; no weight is. A checkpoint without
@@ -66,7 +67,8 @@ impl Pool {
         Self::of(dir, config, collected, checksums)
     }
 
-    fn of(
+    /// The pool of what was collected.
+    pub(super) fn of(
         path: &Path,
         config: Option<CheckpointConfig>,
         mut collected: Collected,

@@ -61,7 +61,7 @@ pub(crate) use index::{
 use super::collect::{Collected, Origin, RawPart, open_regular};
 use super::expert::{Extent, Part};
 use super::{FileIdentity, Hole, PoolFile, names, source};
-use crate::error::{OffsetProblem, TierError};
+use crate::error::{OffsetProblem, OutputError, TierError};
 use crate::notice::Notice;
 use nix::unistd::{Whence, lseek};
 use router_trace::ExpertId;
@@ -118,7 +118,7 @@ pub(super) fn index_of(path: &Path) -> Result<Option<PathBuf>, TierError> {
     let there = |name: &str| path.join(name).exists();
     if !there(INDEX) {
         return match there(JOURNAL) {
-            true => Err(TierError::UnfinishedPack { path: path.to_owned() }),
+            true => Err(TierError::Output(OutputError::Unfinished { path: path.to_owned() })),
             false => Ok(None),
         };
     }

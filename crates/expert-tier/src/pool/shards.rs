@@ -8,7 +8,7 @@ use crate::notice::Notice;
 use serde::de::{self, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::Value;
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::fs::{self, File};
 use std::io::Read;
@@ -194,9 +194,10 @@ impl<'a> Index<'a> {
         if !unlisted.is_empty() {
             warn(format!("not in the index: {} ({} in all)", list(unlisted), unlisted.len()));
         }
+        let ours: HashSet<&String> = self.shards.iter().collect();
         let stale: Vec<String> = siblings
             .iter()
-            .filter(|name| source::is_tensor_file(name) && !self.shards.contains(name))
+            .filter(|name| source::is_tensor_file(name) && !ours.contains(name))
             .cloned()
             .collect();
         if !stale.is_empty() {

@@ -136,9 +136,10 @@ fn seek(file: &File, at: u64, whence: Whence) -> Option<u64> {
     lseek(file, at, whence).ok().and_then(|offset| u64::try_from(offset).ok())
 }
 
-/// The downloader's side file that belongs to `name`, if one of `siblings` is.
+/// The downloader's side file that belongs to `name`, if one of `siblings` is, which are sorted.
 pub(super) fn side_file<'s>(name: &str, siblings: &'s [String]) -> Option<&'s str> {
-    siblings.iter().map(String::as_str).find(|sibling| {
-        sibling.strip_prefix(name).is_some_and(|ending| DOWNLOAD_MARKS.contains(&ending))
+    DOWNLOAD_MARKS.iter().find_map(|mark| {
+        let place = siblings.binary_search(&format!("{name}{mark}")).ok()?;
+        Some(siblings[place].as_str())
     })
 }

@@ -2,6 +2,7 @@
 
 use super::collect::{Collected, open_regular};
 use super::gguf;
+use super::loose::{Below, Files};
 use super::shards::{self, Index};
 use super::sniff;
 use crate::error::TierError;
@@ -9,6 +10,7 @@ use crate::notice::Notice;
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::rc::Rc;
 
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
@@ -56,7 +58,7 @@ pub(super) fn collect(path: &Path) -> Result<Collected, TierError> {
         return collect_index(path, &names);
     }
     if gguf::is_gguf_name(name) || begins_as_gguf(path) {
-        return gguf::collect_file(path, &names);
+        return gguf::collect_file(path, &names, Collected::default());
     }
     // A shard of a set means the set, if the index beside it agrees.
     if let Some(index) = index_of_shard(name) {
@@ -75,6 +77,25 @@ pub(super) fn collect(path: &Path) -> Result<Collected, TierError> {
         }
     }
     collect_single(path, &names)
+}
+
+/// Reads what is there of the headers that `path` means, if it means a GGUF model.
+pub(super) fn collect_headers(path: &Path) -> Result<Option<Collected>, TierError> {
+    let collected = Collected { headers_only: true, ..Collected::default() };
+    if path.is_dir() {
+        let names = names_in(path)?;
+        let other = |name: &String| is_tensor_file(name) || name.ends_with(INDEX_ENDING);
+        if names.iter().any(other) || !names.iter().any(|name| gguf::is_gguf_name(name)) {
+            return Ok(None);
+        }
+        return gguf::collect_dir(path, &names, collected).map(Some);
+    }
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    if !gguf::is_gguf_name(name) && !begins_as_gguf(path) {
+        return Ok(None);
+    }
+    let names = names_in(parent(path)).unwrap_or_default();
+    gguf::collect_file(path, &names, collected).map(Some)
 }
 
 /// Whether the file is a GGUF file of another name (a blob of a hub's cache). What cannot be read
@@ -134,42 +155,63 @@ fn collect_dir(dir: &Path, names: &[String]) -> Result<Collected, TierError> {
             gguf.map_or("", String::as_str)
         )),
         ([index], _) => collect_index(&dir.join(index), names),
-        ([], [file]) => collect_single(&dir.join(file), names),
-        ([], []) if gguf.is_some() => gguf::collect_dir(dir, names),
+        ([], [file]) => collect_one(dir, file, names),
+        ([], []) if gguf.is_some() => gguf::collect_dir(dir, names, Collected::default()),
         ([], []) => match collect_below(dir, names)? {
             Some(collected) => Ok(collected),
             None => Err(nothing_there(dir, names)),
         },
-        ([], _) => ambiguous(format!(
-            "{} safetensors files and neither {SINGLE} nor {INDEX}: {}",
-            files.len(),
-            list(&files)
-        )),
+        ([], _) => {
+            let below = below(dir, names)?;
+            Files { dir, files: &files, siblings: names, below: &below }.collect()
+        }
         _ => ambiguous(format!("{} indexes: {}", indexes.len(), list(&indexes))),
     }
 }
 
-/// A model whose files lie in sub-folders, one a layer for example: with its config here, and
-/// none there, as sub-folders with configs are models of their own.
-fn collect_below(dir: &Path, names: &[String]) -> Result<Option<Collected>, TierError> {
-    if !names.iter().any(|name| name == "config.json") {
-        return Ok(None);
+/// The only tensor file of a folder; with those below it where it is the dense part of their
+/// model.
+fn collect_one(dir: &Path, file: &str, names: &[String]) -> Result<Collected, TierError> {
+    let below = below(dir, names)?;
+    if !below.is_empty() {
+        let files = &[file.to_owned()];
+        let files = Files { dir, files, siblings: names, below: &below };
+        if let Some(collected) = files.collect_whole()? {
+            return Ok(collected);
+        }
     }
+    collect_single(&dir.join(file), names)
+}
+
+/// A model whose files all lie in sub-folders, one a layer for example.
+fn collect_below(dir: &Path, names: &[String]) -> Result<Option<Collected>, TierError> {
     let mut collected = Collected::default();
-    for name in names.iter().filter(|name| !name.starts_with('.')) {
+    for (file, beside) in below(dir, names)? {
+        collected.add_file(&file, &beside, &mut |_| ())?;
+    }
+    Ok((!collected.files.is_empty()).then_some(collected))
+}
+
+/// Tensor files in the sub-folders of a folder with a config. Sub-folders with configs are models
+/// of their own.
+fn below(dir: &Path, names: &[String]) -> Result<Vec<Below>, TierError> {
+    let mut found = Vec::new();
+    if !names.iter().any(|name| name == "config.json") {
+        return Ok(found);
+    }
+    for name in names.iter().filter(|name| !name.starts_with('.') && !is_tensor_file(name)) {
         let folder = dir.join(name);
         if !folder.is_dir() {
             continue;
         }
-        let inside = names_in(&folder)?;
+        let inside: Rc<[String]> = names_in(&folder)?.into();
         if inside.iter().any(|name| name == "config.json" || name.ends_with(INDEX_ENDING)) {
             continue;
         }
-        for file in inside.iter().filter(|name| is_tensor_file(name)) {
-            collected.add_file(&folder.join(file), &inside, &mut |_| ())?;
-        }
+        let files = inside.iter().filter(|name| is_tensor_file(name));
+        found.extend(files.map(|file| (folder.join(file), Rc::clone(&inside))));
     }
-    Ok((!collected.files.is_empty()).then_some(collected))
+    Ok(found)
 }
 
 /// Both a single file and an index: fine if the index means the single file (some converters
@@ -220,6 +262,27 @@ fn index_of_shard(name: &str) -> Option<String> {
     let (base, number) = rest.rsplit_once('-')?;
     let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     (digits(total) && digits(number)).then(|| format!("{base}{INDEX_ENDING}"))
+}
+
+/// A place in a numbered set: `x-00002-of-00004.safetensors`, with exactly five digits, is 2 of 4
+/// of `x`.
+pub(super) struct ShardName<'a> {
+    pub(super) base: &'a str,
+    pub(super) number: u64,
+    pub(super) total: u64,
+}
+
+impl<'a> ShardName<'a> {
+    pub(super) fn of(name: &'a str) -> Option<Self> {
+        let (rest, total) = name.strip_suffix(".safetensors")?.rsplit_once("-of-")?;
+        let (base, number) = rest.rsplit_once('-')?;
+        let digits = |text: &str| {
+            let plain = text.len() == 5 && text.bytes().all(|byte| byte.is_ascii_digit());
+            plain.then(|| text.parse::<u64>().ok()).flatten()
+        };
+        let (number, total) = (digits(number)?, digits(total)?);
+        (number <= total).then_some(Self { base, number, total })
+    }
 }
 
 /// The names in a folder, sorted; names that are not UTF-8 cannot be ours.

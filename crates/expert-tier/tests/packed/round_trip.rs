@@ -89,6 +89,50 @@ fn every_layout_keeps_every_byte() {
 }
 
 #[test]
+fn licences_and_notices_go_along_whatever_the_format() {
+    let dir = tempfile::tempdir().unwrap();
+    let terms = ["LICENSE", "LICENSE-MODEL.md", "NOTICE", "Notice.txt", "license.pdf"];
+    let others = ["README.md", "COPYRIGHTS", "config.json", "notice.gguf"];
+    let case = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cases/O12/mixed.gguf");
+    for format in ["safetensors", "gguf"] {
+        let (from, out) = (dir.path().join(format), dir.path().join(format!("{format}-packed")));
+        fs::create_dir(&from).unwrap();
+        let model = from.join("model.gguf");
+        if format == "gguf" {
+            fs::copy(&case, &model).unwrap();
+            for name in others {
+                fs::write(from.join(name), "{}").unwrap();
+            }
+        } else {
+            sources::write_bf16(&from);
+        }
+        for name in terms {
+            fs::write(from.join(name), format!("terms of {format}, {name}")).unwrap();
+        }
+        fs::create_dir(from.join("licenses")).unwrap();
+        let source = if format == "gguf" { &model } else { &from };
+        pack(&Pool::open(source).unwrap(), &out, &PackOptions::default(), |_| ()).unwrap();
+        for name in terms {
+            assert_eq!(fs::read(from.join(name)).unwrap(), fs::read(out.join(name)).unwrap());
+        }
+        assert!(!out.join("licenses").exists());
+        let kept = others.iter().filter(|name| out.join(name).exists());
+        // A config beside a GGUF file may be of another model.
+        let wanted: &[&str] = if format == "gguf" { &[] } else { &["config.json"] };
+        assert!(kept.eq(wanted), "{format}");
+        // They are no part of the model, so they may change; and go along again.
+        let again = dir.path().join(format!("{format}-again"));
+        fs::write(out.join("NOTICE"), "new terms").unwrap();
+        pack(&Pool::open(&out).unwrap(), &again, &PackOptions::default(), |_| ()).unwrap();
+        assert_eq!(fs::read(again.join("NOTICE")).unwrap(), b"new terms");
+        assert_eq!(
+            fs::read(again.join("LICENSE")).unwrap(),
+            fs::read(from.join("LICENSE")).unwrap()
+        );
+    }
+}
+
+#[test]
 fn a_tier_serves_a_packed_pool() {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let (from, out) = (dir.path().join("from"), dir.path().join("out"));

@@ -2,7 +2,7 @@ use super::facts::{Facts, PoolFacts, TierFacts};
 use crate::cli::output::bytes;
 use expert_tier::FillMethod;
 use expert_tier::host::{FsKind, Reclaim};
-use expert_tier::observe::{Pressure, Unavailable};
+use expert_tier::observe::{Pressure, ProcessLimits, Unavailable};
 use serde::Serialize;
 
 /// One line of judgement.
@@ -173,18 +173,28 @@ fn dense_part(facts: &Facts) -> (Grade, String) {
 fn files(facts: &Facts) -> (Grade, String) {
     let files = facts.pool.files as u64;
     let open = facts.process_limits.open_files;
-    // A tier keeps each file open twice at most, beside what every process has open.
-    let needed = 2 * files + 64;
-    if let Some(most) = open.filter(|&most| most < needed) {
-        let text = format!("{files} files may need {needed} descriptors, RLIMIT_NOFILE is {most}");
+    // However many files there are: a tier opens them a few at a time.
+    const NEEDED: u64 = 128;
+    if let Some(most) = open.filter(|&most| most < NEEDED) {
+        let text = format!("a tier may need {NEEDED} descriptors, RLIMIT_NOFILE is {most}");
         return (Grade::Bad, text);
     }
-    match &facts.process_limits.mappings {
-        Ok(most) if *most < files + 256 => {
-            (Grade::Bad, format!("{files} files to map, vm.max_map_count is {most}"))
+    mappings(files, &facts.process_limits)
+}
+
+fn mappings(files: u64, limits: &ProcessLimits) -> (Grade, String) {
+    match (limits.mappings_short(files), &limits.mappings, &limits.mappings_used) {
+        (Some(needed), Ok(most), _) => {
+            let text = format!("{files} files to map need vm.max_map_count {needed}, it is {most}");
+            (Grade::Bad, text)
         }
-        Ok(most) => (Grade::Good, format!("{files} to map of at most {most} mappings")),
-        Err(_) => (Grade::Unknown, format!("{files} to map; the most is not available")),
+        (_, Ok(most), Ok(used)) => {
+            (Grade::Good, format!("{files} to map, {used} are, of at most {most} mappings"))
+        }
+        (_, Err(why), _) | (_, _, Err(why)) => {
+            let text = format!("{files} to map; how many may be is not available: {}", why.reason);
+            (Grade::Unknown, text)
+        }
     }
 }
 
@@ -247,5 +257,39 @@ fn counters(tier: &TierFacts) -> (Grade, String) {
     match &tier.device_counters_unavailable {
         None => (Grade::Good, "device bytes can be counted".to_owned()),
         Some(reason) => (Grade::Unknown, format!("device bytes: not available: {reason}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn limits(most: Result<u64, ()>, used: Result<u64, ()>) -> ProcessLimits {
+        let told = |known: Result<u64, ()>, what: &str| {
+            known.map_err(|()| Unavailable { reason: format!("{what}: refused") })
+        };
+        ProcessLimits {
+            open_files: None,
+            open_files_hard: None,
+            locked_bytes: None,
+            locked_bytes_hard: None,
+            mappings: told(most, "/proc/sys/vm/max_map_count"),
+            mappings_used: told(used, "/proc/self/maps"),
+        }
+    }
+
+    #[test]
+    fn room_for_mappings_is_never_guessed() {
+        let judge = |most, used| mappings(1000, &limits(most, used));
+        let (grade, text) = judge(Ok(65_530), Ok(40));
+        assert!(grade == Grade::Good && text.contains("65530"), "{text}");
+        let (grade, text) = judge(Ok(1200), Ok(40));
+        assert!(grade == Grade::Bad && text.contains("1296") && text.contains("1200"), "{text}");
+        // Too few whatever the process has already.
+        assert_eq!(judge(Ok(1200), Err(())).0, Grade::Bad);
+        let (grade, text) = judge(Ok(65_530), Err(()));
+        assert!(grade == Grade::Unknown && text.contains("/proc/self/maps"), "{text}");
+        let (grade, text) = judge(Err(()), Ok(40));
+        assert!(grade == Grade::Unknown && text.contains("max_map_count"), "{text}");
     }
 }

@@ -1,7 +1,7 @@
 //! What a plan rests on: rates, and what tokens ask for.
 
-use super::model::Model;
 use crate::cli::args_plan::{DemandArgs, RateArgs};
+use crate::cli::promised::Model;
 use crate::cli::session::cpus;
 use crate::cli::trace;
 use anyhow::{Result, bail};

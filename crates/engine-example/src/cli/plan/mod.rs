@@ -2,19 +2,21 @@
 
 mod inputs;
 mod model;
+mod part;
 mod text;
 mod verify;
 
 use super::args_plan::PlanArgs;
 use super::inspect::warn;
 use super::output;
-use anyhow::Result;
+use super::promised::Model;
+use anyhow::{Result, bail};
 use expert_tier::plan::{
     AdmissionAdvice, CurveBasis, Forecast, ForecastRow, MissCurve, PromotionAdvice,
 };
 use expert_tier::pool::ModelSizes;
 use inputs::RateFacts;
-use model::Model;
+use model::Known;
 use serde::Serialize;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -56,7 +58,15 @@ struct Target {
 
 pub(crate) fn run(args: &PlanArgs) -> Result<ExitCode> {
     let mut notices = Vec::new();
-    let model = Model::open(args)?;
+    let model = match model::open(args)? {
+        Known::All(model) => model,
+        Known::Part { path, sizes, notices } => {
+            if args.verify.is_some() {
+                bail!("{}: a run cannot be predicted: {}", path.display(), notices.join("; "));
+            }
+            return part::report(path, sizes, [args.context, args.kv_type], args.json, notices);
+        }
+    };
     notices.extend(model.notices.iter().cloned());
     let rates = RateFacts::gather(&args.rates, &mut notices)?;
     if let Some(run) = &args.verify {

@@ -1,9 +1,9 @@
 //! A finished run: what was predicted beside what was measured.
 
 use super::inputs::RateFacts;
-use super::model::Model;
 use crate::cli::args_plan::PlanArgs;
 use crate::cli::output::bytes;
+use crate::cli::promised::Model;
 use crate::cli::trace;
 use anyhow::{Context, Result, bail};
 use router_trace::{DemandModel, Phase};

@@ -94,11 +94,15 @@ fn vocabulary(
     Ok(metadata.array("tokenizer.ggml.tokens")?.map(Array::len))
 }
 
+/// Whether only the tensors of a `model_type` tell which of its layers have no experts.
+pub(in crate::pool) fn tensors_tell_dense_layers(model_type: &str) -> bool {
+    matches!(model_type, "qwen3_moe" | "qwen2_moe")
+}
+
 /// The format has no key for layers without experts between others; that they have a dense block
 /// shows it.
 fn dense_layers(config: &mut Map<String, Value>, spine: &BTreeMap<String, SpineTensor>) {
-    let qwen = |model_type: &Value| model_type == "qwen3_moe" || model_type == "qwen2_moe";
-    if !config.get("model_type").is_some_and(qwen) {
+    if !config.get("model_type").and_then(Value::as_str).is_some_and(tensors_tell_dense_layers) {
         return;
     }
     let dense: BTreeSet<u64> = spine

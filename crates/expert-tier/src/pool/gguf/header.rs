@@ -29,9 +29,22 @@ pub(in crate::pool) struct Tensor {
 #[derive(Debug)]
 pub(in crate::pool) struct Header {
     pub(in crate::pool) metadata: Metadata,
-    /// In order of their bytes; none overlap, all lie inside the file.
+    /// In order of their bytes; none overlap.
     pub(in crate::pool) tensors: Vec<Tensor>,
     pub(in crate::pool) data_start: u64,
+}
+
+impl Header {
+    /// No tensor may reach past the end of the file, which has `len` bytes.
+    pub(in crate::pool) fn check_end(&self, len: u64, path: &Path) -> Result<(), TierError> {
+        let Some(last) = self.tensors.last() else { return Ok(()) };
+        let needed = self.data_start.saturating_add(last.end);
+        if needed <= len {
+            return Ok(());
+        }
+        let (path, tensor) = (path.to_owned(), last.name.clone());
+        Err(TierError::TruncatedData { path, tensor, needed, present: len })
+    }
 }
 
 /// How many tensors and pairs follow.
@@ -66,8 +79,19 @@ pub(super) fn read_counts(cursor: &mut Cursor<'_>) -> Result<Counts, TierError> 
     Ok(Counts { tensors, values })
 }
 
-/// Reads and checks the header of a file of `len` bytes.
+/// Reads and checks the header of a file of `len` bytes, and that all tensors lie inside it.
 pub(in crate::pool) fn read_header(
+    file: &File,
+    len: u64,
+    path: &Path,
+) -> Result<Header, TierError> {
+    let header = read_header_alone(file, len, path)?;
+    header.check_end(len, path)?;
+    Ok(header)
+}
+
+/// The same of a file whose data may not have arrived.
+pub(in crate::pool) fn read_header_alone(
     file: &File,
     len: u64,
     path: &Path,
@@ -84,7 +108,7 @@ pub(in crate::pool) fn read_header(
     let data_start = cursor.position().next_multiple_of(alignment);
     check_unique(&tensors, path)?;
     tensors.sort_by_key(|tensor| (tensor.begin, tensor.end));
-    check_places(&tensors, data_start, len, path)?;
+    check_places(&tensors, path)?;
     Ok(Header { metadata, tensors, data_start })
 }
 
@@ -177,14 +201,9 @@ fn check_unique(tensors: &[Tensor], path: &Path) -> Result<(), TierError> {
     }
 }
 
-/// No tensor may reach into the next one or past the file. Gaps are allowed: alignment makes
-/// them, and so do programs that take a tensor out.
-fn check_places(
-    tensors: &[Tensor],
-    data_start: u64,
-    len: u64,
-    path: &Path,
-) -> Result<(), TierError> {
+/// No tensor may reach into the next one. Gaps are allowed: alignment makes them, and so do
+/// programs that take a tensor out.
+fn check_places(tensors: &[Tensor], path: &Path) -> Result<(), TierError> {
     for [before, tensor] in tensors.array_windows() {
         if tensor.begin < before.end {
             return Err(TierError::BadOffsets {
@@ -199,13 +218,5 @@ fn check_places(
             });
         }
     }
-    match tensors.last() {
-        Some(last) if data_start.saturating_add(last.end) > len => Err(TierError::TruncatedData {
-            path: path.to_owned(),
-            tensor: last.name.clone(),
-            needed: data_start.saturating_add(last.end),
-            present: len,
-        }),
-        _ => Ok(()),
-    }
+    Ok(())
 }

@@ -17,8 +17,8 @@ mod write;
 
 pub use value::{Array, Metadata, Value};
 
-pub(super) use config::checkpoint;
-pub(super) use header::{Tensor, read_header};
+pub(super) use config::{checkpoint, tensors_tell_dense_layers};
+pub(super) use header::{Tensor, read_header, read_header_alone};
 pub(super) use names::{Name, classify};
 pub(super) use split::{SplitKeys, collect_dir, collect_file, is_gguf_name};
 pub(crate) use write::{Listed, Pairs, padding};

@@ -1,6 +1,6 @@
 //! Sets of files: `NAME-00001-of-00003.gguf` and on, or one file of any name.
 
-use super::header::{Header, read_header};
+use super::header::{Header, read_header, read_header_alone};
 use crate::error::TierError;
 use crate::notice::Notice;
 use crate::pool::collect::{Collected, open_regular};
@@ -45,9 +45,13 @@ impl Place {
     }
 }
 
-/// Reads the set that the file `path` belongs to. `names` are those in its folder.
-pub(in crate::pool) fn collect_file(path: &Path, names: &[String]) -> Result<Collected, TierError> {
-    let mut collected = Collected::default();
+/// Reads the set that the file `path` belongs to into `collected`, which is empty. `names` are
+/// those in its folder.
+pub(in crate::pool) fn collect_file(
+    path: &Path,
+    names: &[String],
+    mut collected: Collected,
+) -> Result<Collected, TierError> {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     match Place::of(name) {
         Some(place) => collect_set(parent(path), &place, names, &mut collected)?,
@@ -67,8 +71,12 @@ pub(in crate::pool) fn collect_file(path: &Path, names: &[String]) -> Result<Col
     Ok(collected)
 }
 
-/// Reads the only model in a folder.
-pub(in crate::pool) fn collect_dir(dir: &Path, names: &[String]) -> Result<Collected, TierError> {
+/// Reads the only model in a folder into `collected`, which is empty.
+pub(in crate::pool) fn collect_dir(
+    dir: &Path,
+    names: &[String],
+    collected: Collected,
+) -> Result<Collected, TierError> {
     let all: Vec<&String> = names.iter().filter(|name| is_gguf_name(name)).collect();
     // Projectors of vision models lie beside the text model that is meant.
     let (beside, models): (Vec<&String>, Vec<&String>) =
@@ -82,7 +90,7 @@ pub(in crate::pool) fn collect_dir(dir: &Path, names: &[String]) -> Result<Colle
         choices.entry(key).or_insert(name);
     }
     let mut collected = match choices.iter().next() {
-        Some((_, first)) if choices.len() == 1 => collect_file(&dir.join(first), names)?,
+        Some((_, first)) if choices.len() == 1 => collect_file(&dir.join(first), names, collected)?,
         None => return Err(nothing(dir, &beside)),
         Some(_) => {
             let choices: Vec<String> = choices.into_keys().collect();
@@ -141,11 +149,12 @@ fn collect_set(
     let (present, missing): (Vec<&String>, Vec<&String>) =
         files.iter().partition(|name| there(name));
     if !missing.is_empty() {
-        return Err(missing_files(dir, &present, &missing)?);
+        let error = missing_files(dir, &present, &missing, collected.headers_only)?;
+        collected.lack(error)?;
     }
     let mut held = 0;
     let mut said = None;
-    for (index, name) in (0_u64..).zip(&files) {
+    for (index, name) in (0_u64..).zip(&files).filter(|(_, name)| !missing.contains(name)) {
         let path = dir.join(name);
         let keys = collected.add_gguf(&path, names)?;
         if let Some(no) = keys.no.filter(|&no| no != index) {
@@ -167,7 +176,7 @@ fn collect_set(
         said = said.or(keys.tensors);
     }
     match said {
-        Some(said) if said != held => Err(inconsistent(
+        Some(said) if said != held && missing.is_empty() => Err(inconsistent(
             &dir.join(&files[0]),
             format!("split.tensors.count is {said}, the files hold {held} tensors"),
         )),
@@ -180,12 +189,14 @@ fn missing_files(
     dir: &Path,
     present: &[&String],
     missing: &[&String],
+    headers_only: bool,
 ) -> Result<TierError, TierError> {
+    let read = if headers_only { read_header_alone } else { read_header };
     let (mut held, mut said) = (0, None);
     for name in present {
         let path = dir.join(name);
         let (file, stat) = open_regular(&path)?;
-        let keys = SplitKeys::of(&read_header(&file, stat.len(), &path)?)?;
+        let keys = SplitKeys::of(&read(&file, stat.len(), &path)?)?;
         held += keys.own;
         said = said.or(keys.tensors);
     }

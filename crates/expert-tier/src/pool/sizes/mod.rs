@@ -3,7 +3,10 @@
 
 mod attention;
 mod family;
+mod headers;
 mod stored;
+
+pub use headers::{HeaderSizes, KnownSizes, PartSizes};
 
 use super::config::CheckpointConfig;
 use super::{HeadKind, Pool};
