@@ -43,7 +43,7 @@ impl Spinners {
     pub fn keep(&self) {
         let Some(caller) = rayon::current_thread_index() else { return };
         // Both only decide whether to ask again: being late by a call does no harm.
-        if self.spinning() + 1 >= self.0.spins.len() {
+        if self.0.others(caller) + 1 >= self.0.spins.len() {
             return;
         }
         let state = Arc::clone(&self.0);
@@ -62,6 +62,13 @@ impl Spinners {
 }
 
 impl State {
+    /// Spinning threads besides the caller, which is one of them where it found this very work
+    /// while it spun.
+    fn others(&self, caller: usize) -> usize {
+        let itself = self.spins.get(caller).is_some_and(|own| own.load(Ordering::Relaxed));
+        self.spinning.load(Ordering::Relaxed).saturating_sub(usize::from(itself))
+    }
+
     fn spin(&self, index: usize) {
         // Asked twice, a thread would spin inside of its own spinning.
         let Some(own) = self.spins.get(index).filter(|own| !own.swap(true, Ordering::Relaxed))
@@ -139,6 +146,31 @@ mod tests {
                 assert_ne!(other, rayon::current_thread_index());
             });
         });
+    }
+
+    #[test]
+    fn a_caller_that_spins_itself_asks_the_others() {
+        let (pool, spinners) = (pool(2), Spinners::new(2));
+        let (done, answer) = mpsc::channel();
+        pool.install(|| {
+            until(|| {
+                spinners.keep();
+                spinners.spinning() == 1
+            });
+            let (begun, beginning) = mpsc::channel();
+            let inner = spinners.clone();
+            rayon::spawn(move || {
+                begun.send(()).unwrap();
+                until(|| {
+                    inner.keep();
+                    inner.spinning() == 2
+                });
+                done.send(()).unwrap();
+            });
+            // This thread waits, so that the one that spins begins it.
+            beginning.recv_timeout(Duration::from_secs(20)).unwrap();
+        });
+        answer.recv_timeout(Duration::from_secs(30)).unwrap();
     }
 
     #[test]

@@ -6,14 +6,16 @@
 kernel=$(debug_kernel kasan)
 seconds=${SECONDS_OF_LOAD:-30}
 export KIND=kasan PATIENCE=900
-for check in ${KASAN_CHECKS:-boot-off steady switch three tiny}; do
+for check in ${KASAN_CHECKS:-boot-off steady switch three tiny move groups}; do
 	say "kasan: $check"
-	case $check in boot-off) parameter=lru_cast=0 ;; *) parameter= ;; esac
+	memory=512 parameters=() threads=multi
+	case $check in
+	boot-off) parameters=(lru_cast=0) ;;
 	# As in switch.sh and three.sh.
-	case $check in switch | three) threads=single ;; *) threads=multi ;; esac
-	TCG_THREADS=${TCG_THREADS:-$threads} MEM=512 boot_check "$kernel" "$check" "$seconds" $parameter
+	switch | three) threads=single ;;
+	move) memory=1280 parameters=(numa=fake=2 movablecore=768M) ;;
+	groups) parameters=(groups=150 numa=fake=2) ;;
+	esac
+	TCG_THREADS=${TCG_THREADS:-$threads} MEM=$memory \
+		boot_check "$kernel" "$check" "$seconds" "${parameters[@]}"
 done
-say "kasan: move"
-MEM=1280 boot_check "$kernel" move "$seconds" numa=fake=2 movablecore=768M
-say "kasan: groups"
-MEM=512 boot_check "$kernel" groups "$seconds" groups=150 numa=fake=2
